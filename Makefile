@@ -80,8 +80,9 @@ integration-reference: setup ## Run the tests of the sidecar on the reference br
 
 .PHONY: differential
 differential: setup ## Ask one and three reference brokers, and as many real ones, the same: the answers must be the same
-	@TICKOVER_TEST_SOAK=1 $(pytest) tests/contract/test_broker_differential.py \
-		tests/integration/test_coordinators_differential.py tests/integration/test_cluster_differential.py
+	@TICKOVER_TEST_SOAK=1 $(pytest) tests/contract/broker/test_broker_differential.py \
+		tests/integration/broker/groups/test_coordinators_differential.py \
+		tests/integration/broker/cluster/test_cluster_differential.py
 
 .PHONY: sim
 sim: setup ## Run the engine's seeded simulation: TICKOVER_TEST_SIM_SEEDS=n seeds (10,000) of each guarantee; then sim-redis
@@ -109,7 +110,7 @@ mutants: setup ## Put mistakes into a copy of the engine, one at a time: the sim
 
 .PHONY: kills
 kills: setup setup-pipeline ## Kill the pipeline's jobs in the middle of a write, at every place that is tried (CI: one of each job)
-	@TICKOVER_TEST_SOAK=1 $(pytest) tests/pipeline/test_kills.py tests/pipeline/test_storms.py -k killed
+	@TICKOVER_TEST_SOAK=1 $(pytest) tests/pipeline/warehouse/test_kills.py tests/pipeline/reports/test_storms.py -k killed
 
 .PHONY: soak
 soak: system-packages setup ## Do random faults for MINUTES=30, and judge: status 1 when anything was violated
@@ -131,7 +132,7 @@ check: setup ## Check format, lint, types, layers and the tidy rules
 	@$(venv)/bin/ruff check --quiet .
 	@$(venv)/bin/mypy
 	@$(venv)/bin/lint-imports
-	@$(pytest) -q tests/unit/test_tidy.py
+	@$(pytest) -q tests/unit/project/test_tidy.py
 
 .PHONY: fmt
 fmt: setup ## Format the code and fix what the linter can fix

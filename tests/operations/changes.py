@@ -15,7 +15,7 @@ from sidecar.operations.bulk.outcome import TOO_LATE, UNANSWERED, Place
 from sidecar.operations.bulk.plan import DONE, Change, ChangePlan, Selection, When
 from sidecar.operations.bulk.receipt_log import Batch, receipts_of
 from sidecar.operations.jobs.job import State
-from tests.property.test_change import TABLE
+from tests.property.operations.bulk.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges, MemoryGroup, MemoryJobs
 
 TRIES_MAX: Final = 500  # of processes that take a change over, one after the other

@@ -10,9 +10,9 @@ from api.ports import Acknowledged, Outgoing, SenderUnavailable
 from policies.headers import ACTION, DELAY, ID, IF_OFFSET
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.model.record import Outcome, TopicPartition
+from tests.unit.api.routes.test_api_held import row
 from tests.unit.api_world import NOW_MS, REMINDERS, MemorySender, World
-from tests.unit.test_api_held import row
-from tests.unit.test_receipts import block, settled
+from tests.unit.lookup.test_receipts import block, settled
 
 LANE: Final = TopicPartition("reminders", 0)
 KEYS: Final = 8  # Idempotency-Keys

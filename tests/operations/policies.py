@@ -12,7 +12,7 @@ from policies.model import Policy
 from sidecar.model.stats import Left
 from sidecar.service.sources import LEFT_LOOKS, Sources
 from tests.unit.policy_world import DELAY, table
-from tests.unit.test_sources import Cluster, MemoryLeftovers, sources
+from tests.unit.service.test_sources import Cluster, MemoryLeftovers, sources
 
 TOPICS: Final = ("a", "b", "c", "a-dlq")
 NAMES: Final = ("one", "two", "three")

@@ -5,7 +5,7 @@ from typing import Final
 
 from api.access.auth import Role
 from tests.pages.text import code, head, table
-from tests.unit.role_world import CALLS, MARKS, Call, Told, ask, seen_in
+from tests.unit.api.access.role_world import CALLS, MARKS, Call, Told, ask, seen_in
 
 WHO: Final[tuple[Role | None, ...]] = (None, *Role)
 WORDS: Final = """\

@@ -34,7 +34,7 @@ from tests.services.certificates import Authority
 from tests.services.class_archive import JAVA_OPTIONS
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.kafka_servers import PROPERTIES
-from tests.unit.oidc_world import AUDIENCE, RSA_KEY, claims, jwk, signed
+from tests.unit.api.access.oidc_world import AUDIENCE, RSA_KEY, claims, jwk, signed
 
 LOGIN = "org.apache.kafka.common.security"
 PROTOCOLS = {

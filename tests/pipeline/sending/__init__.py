@@ -1,0 +1,1 @@
+"""Tests, on Spark, of `pipeline/sending`."""

@@ -1,0 +1,1 @@
+"""Tests, with processes and sockets, of the repository itself: what is written, built and released."""

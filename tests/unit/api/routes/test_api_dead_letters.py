@@ -1,0 +1,160 @@
+"""Dead letters over REST, over letters in memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.access.auth import Role, load_tokens
+from api.ports import SenderUnavailable
+from sidecar.model.record import Place
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.masking import MASK
+from tests.unit.api.access.test_api_auth import bearer, tokens_file
+from tests.unit.api_world import World, problem, world
+from tests.unit.letter_world import NOW_MS, dead
+
+
+def filled(api: World) -> None:
+    for n in range(4):
+        api.letters.add("orders-dlq", dead(error_class="IO", error_message=f"port {n}"), value=b'{"secret": 1, "b": 2}')
+    api.letters.add("orders-dlq", dead("expired"), partition=1)
+    api.letters.add("other", dead())
+
+
+def items(api: World, path: str) -> Any:
+    response = api.call("GET", path)
+    assert response.status_code == 200, response.text
+    return response.json()["items"]
+
+
+def test_pages_of_dead_letters() -> None:
+    with world() as api:
+        filled(api)
+        first = api.call("GET", "/v1/dead-letters?limit=3").json()
+        assert [item["offset"] for item in first["items"]] == [0, 1, 2]
+        assert first["scanned"] == 3
+        assert [item["target"] for item in first["items"]] == ["orders"] * 3
+        assert first["remaining"] == 2
+        second = api.call("GET", f"/v1/dead-letters?limit=3&cursor={first['next']}").json()
+        assert [item["position"] for item in second["items"]] == ["orders-dlq/0/3", "orders-dlq/1/0"]
+        assert second["next"] is None
+        assert "payload" not in first["items"][0]
+        assert api.audited == []
+
+
+def test_filters() -> None:
+    with world() as api:
+        filled(api)
+        [group] = items(api, "/v1/dead-letters/groups?reason=attempts_exhausted")
+        assert (group["count"], group["error"], group["error_class"]) == (4, "port <n>", "IO")
+        assert (group["first_seen"], group["last_seen"]) == (NOW_MS, NOW_MS + 3_000)
+        assert group["example"] == "orders-dlq/0/0"
+        assert len(items(api, f"/v1/dead-letters?fingerprint={group['fingerprint']}")) == 4
+        assert len(items(api, f"/v1/dead-letters?since={NOW_MS + 2_000}")) == 2
+        assert len(items(api, "/v1/dead-letters/groups")) == 2
+        assert items(api, "/v1/dead-letters?topic=orders-dlq&policy=nobody") == []
+
+
+def test_letters_that_were_redriven_are_told_apart() -> None:
+    with world() as api:
+        filled(api)
+        api.redriven.write("plan", [Place("orders-dlq", 0, offset) for offset in (0, 2)], NOW_MS + 60_000)
+        sent = {"plan": "plan", "from": NOW_MS + 60_000, "to": NOW_MS + 60_000}
+        listed = items(api, "/v1/dead-letters?topic=orders-dlq&reason=attempts_exhausted")
+        assert [item["redriven"] for item in listed] == [sent, None, sent, None]
+        assert [item["offset"] for item in items(api, "/v1/dead-letters?reason=attempts_exhausted&open=true")] == [1, 3]
+        [group] = items(api, "/v1/dead-letters/groups?reason=attempts_exhausted")
+        assert (group["count"], group["redriven"], group["open"]) == (4, 2, 2)
+        [group] = items(api, "/v1/dead-letters/groups?reason=attempts_exhausted&open=true")
+        assert (group["count"], group["redriven"], group["open"]) == (2, 0, 2)
+
+
+def test_one_letter_says_by_which_plan_it_was_sent_and_whether_it_came_back() -> None:
+    with world() as api:
+        filled(api)
+        api.redriven.write("plan", [Place("orders-dlq", 0, 0), Place("orders-dlq", 0, 1)], NOW_MS)
+        came_back = api.letters.add("orders-dlq", dead(redrive_source="orders-dlq/0/0"), partition=1)
+        told = {"plan": "plan", "from": NOW_MS, "to": NOW_MS, "is_whole": True}
+        first = api.call("GET", "/v1/dead-letters/orders-dlq/0/0").json()
+        assert first["redriven"] == {**told, "came_back": str(came_back.place)}
+        assert api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()["redriven"] == {**told, "came_back": None}
+        assert api.call("GET", f"/v1/dead-letters/{came_back.place}").json()["redriven"] is None  # it is open
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "type"),
+    [
+        ("topic=other", 404, "topic-not-found"),
+        ("topic=nowhere-dlq", 404, "topic-not-found"),
+        ("topic=a%20b", 422, "invalid-parameter"),
+        ("fingerprint=xyz", 422, "invalid-parameter"),
+        ("since=-1", 422, "invalid-parameter"),
+        ("limit=501", 422, "invalid-parameter"),
+        ("unknown=1", 422, "invalid-parameter"),
+        ("cursor=AAAA", 422, "invalid-cursor"),
+        ("cursor=%21", 422, "invalid-cursor"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/dead-letters", "/v1/dead-letters/groups"])
+def test_bad_queries(path: str, query: str, status: int, type: str) -> None:
+    with world() as api:
+        filled(api)
+        problem(api.call("GET", f"{path}?{query}"), status, type)
+
+
+def test_one_dead_letter() -> None:
+    with world() as api:
+        filled(api)
+        assert api.call("GET", "/v1/dead-letters/orders-dlq/1/0").json()["reason"] == "expired"
+        for place in ("orders-dlq/0/99", "orders-dlq/7/0"):
+            problem(api.call("GET", f"/v1/dead-letters/{place}"), 404, "dead-letter-not-found")
+        problem(api.call("GET", "/v1/dead-letters/other/0/0"), 404, "topic-not-found")
+        problem(api.call("GET", "/v1/dead-letters/orders-dlq/0/-1"), 422, "invalid-parameter")
+        problem(api.call("GET", "/v1/dead-letters/orders-dlq/0/x"), 422, "invalid-parameter")
+
+
+def test_payloads_are_masked_and_their_sight_recorded() -> None:
+    with world() as api:
+        filled(api)
+        [first, *_] = items(api, "/v1/dead-letters?payload=true&limit=1")
+        assert first["payload"]["value"] == {"secret": MASK, "b": 2}
+        assert api.call("GET", "/v1/dead-letters/orders-dlq/0/1?payload=true").json()["payload"]["key"] == "k"
+        page, one = api.audited
+        assert (page["action"], page["outcome"]) == ("list_dead_letters", "done")
+        assert (page["notes"]["payload"], page["notes"]["count"]) == (True, 1)
+        assert one["subject"] == {"topic": "orders-dlq", "partition": "0", "offset": "1"}
+
+
+def test_payloads_that_cannot_be_recorded_are_not_shown() -> None:
+    with world() as api:
+        filled(api)
+        api.audit.failures = [SenderUnavailable("away")]
+        response = api.call("GET", "/v1/dead-letters/orders-dlq/0/1?payload=true")
+        problem(response, 503, "audit-unavailable")
+        assert "secret" not in response.text
+
+
+def test_payloads_need_more_than_the_role_read(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        filled(api)
+        path_of_one = "/v1/dead-letters/orders-dlq/0/0"
+        assert api.call("GET", path_of_one, headers=bearer(given[Role.READ])).status_code == 200
+        asked = f"{path_of_one}?payload=true"
+        problem(api.call("GET", asked, headers=bearer(given[Role.READ])), 403, "forbidden")
+        assert api.call("GET", asked, headers=bearer(given[Role.WRITE])).status_code == 200
+        assert [(record["actor"], record["outcome"]) for record in api.audited] == [
+            ("READ", "refused"),
+            ("WRITE", "done"),
+        ]
+
+
+def test_kafka_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with world() as api:
+
+        def away() -> dict[str, int]:
+            raise LettersUnavailable("no brokers")
+
+        monkeypatch.setattr(api.letters, "topics", away)
+        problem(api.call("GET", "/v1/dead-letters"), 503, "kafka-unavailable")

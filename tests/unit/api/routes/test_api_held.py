@@ -1,0 +1,274 @@
+"""Looking up and listing over REST: each answer and each refusal, with what the replicas know given by the test."""
+
+import json
+from typing import Any
+
+import pytest
+
+from api.pagination import encode
+from api.routes.held import _key_of_cursor
+from sidecar.lookup.query import Key, Query
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import Outcome, TopicPartition
+from tests.unit.api_world import NOW_MS, World, problem, world
+from tests.unit.lookup.test_receipts import block, entries, settled
+
+HERE = TopicPartition("reminders", 3)
+
+
+def row(offset: int, **other: Any) -> dict[str, Any]:
+    position = {"topic": "reminders", "partition": 3, "offset": offset} | other.pop("position", {})
+    return {
+        "id": f"id-{offset}",
+        "source": position["topic"],
+        "position": position,
+        "accepted": position,
+        "state": "held",
+        "tier": "wheel",
+        "due": NOW_MS + offset,
+    } | other
+
+
+def get(api: World, path: str, **query: Any) -> Any:
+    answer = api.call("GET", path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def events(document: Any) -> list[tuple[str, Any]]:
+    return [(event["event"], event["time"]) for event in document["timeline"]]
+
+
+# --- one message --------------------------------------------------------------------------------------------------
+
+
+def test_a_held_message_with_its_way_so_far() -> None:
+    with world() as api:
+        api.held.rows = [row(8, id="a", tier="overflow"), row(9)]
+        api.receipts.add(LedgerPlace(1, 7), block({}, entries=entries({8: "a"})))
+        document = get(api, "/v1/messages/a")
+    assert {**row(8, id="a", tier="overflow"), "partial": False, "missing": []}.items() <= document.items()
+    assert events(document) == [("accepted", None), ("overflow", 5_000), ("due", NOW_MS + 8)]
+    assert document["timeline"][1]["ledger"] == {"partition": 1, "offset": 7}
+
+
+@pytest.mark.parametrize("outcome", [Outcome.EMITTED, Outcome.DEAD, Outcome.QUARANTINED, Outcome.CANCELLED])
+def test_a_settled_message_with_its_whole_way(outcome: Outcome) -> None:
+    with world() as api:
+        api.receipts.add(LedgerPlace(1, 7), block({}, entries=entries({8: "a"})))
+        api.receipts.add(LedgerPlace(1, 8), block({8: outcome, 11: Outcome.APPLIED}, {8: "a", 11: "a"}))
+        document = get(api, "/v1/messages/a")
+    word = outcome.name.lower()
+    assert (document["state"], document["source"], document["due"], document["settled"]) == (
+        word, "reminders", 4_008, 5_000,
+    )  # fmt: skip
+    assert document["position"]["offset"] == 8
+    way = [("accepted", None), ("due", 4_008), ("overflow", 5_000), ("not-found", 5_000), (word, 5_000)]
+    assert events(document) == way
+    assert document["timeline"][-2]["control"] == {"topic": "reminders", "partition": 3, "offset": 11}
+    assert document["timeline"][-1]["ledger"] == {"partition": 1, "offset": 8}
+
+
+def test_a_message_cancelled_before_it_was_due_never_was_due() -> None:
+    early = settled({8: Outcome.CANCELLED, 11: Outcome.APPLIED}, {8: "a"})
+    early = early._replace(dues_ms=[9_999, 4_000], related={8: 11, 11: 8})
+    with world() as api:
+        api.receipts.add(LedgerPlace(1, 8), block({}, settled=early))
+        document = get(api, "/v1/messages/a")
+    assert events(document) == [("accepted", None), ("cancelled", 5_000)]
+    assert document["due"] == 9_999
+    assert document["timeline"][0]["position"]["offset"] == 8
+    assert document["timeline"][-1]["by"]["offset"] == 11
+
+
+def test_a_cancel_that_went_to_another_partition_is_shown_with_the_message_and_without_it() -> None:
+    with world() as api:
+        elsewhere = settled({11: Outcome.APPLIED}, {11: "a"})
+        api.receipts.add(LedgerPlace(1, 8), block({}, settled=elsewhere, partition=0))
+        control = {"topic": "reminders", "partition": 0, "offset": 11}
+        unknown = problem(api.call("GET", "/v1/messages/a"), 404, "unknown-message")
+        assert [one["control"] for one in unknown["controls"]] == [control]
+        api.held.rows = [row(8, id="a")]
+        document = get(api, "/v1/messages/a")
+    assert [(one["event"], one.get("control")) for one in document["timeline"]][-2:] == [
+        ("not-found", control), ("due", None),
+    ]  # fmt: skip
+
+
+def test_a_message_settled_while_it_was_looked_for_is_settled() -> None:
+    with world() as api:
+        api.held.rows = [row(8, id="a")]
+        api.receipts.add(LedgerPlace(1, 8), block({8: Outcome.EMITTED}, {8: "a"}))
+        assert get(api, "/v1/messages/a")["state"] == "emitted"
+
+
+def test_a_moved_message_is_held_under_its_new_place() -> None:
+    with world() as api:
+        api.held.rows = [row(11, id="a", accepted={"topic": "reminders", "partition": 3, "offset": 8})]
+        moved = settled({8: Outcome.MOVED, 11: Outcome.APPLIED}, {8: "a"})._replace(related={8: 11})
+        api.receipts.add(LedgerPlace(1, 8), block({}, settled=moved))
+        document = get(api, "/v1/messages/a")
+    assert document["state"] == "held"
+    [move] = [event for event in document["timeline"] if event["event"] == "moved"]
+    assert document["timeline"][0]["position"]["offset"] == 8
+    assert move["by"] == {"topic": "reminders", "partition": 3, "offset": 11}
+
+
+def test_an_id_in_use_again_is_held() -> None:
+    with world() as api:
+        api.receipts.add(LedgerPlace(1, 8), block({8: Outcome.EMITTED}, {8: "a"}))
+        api.held.rows = [row(20, id="a")]
+        assert get(api, "/v1/messages/a")["position"]["offset"] == 20
+
+
+def test_an_id_held_in_several_places_is_a_conflict_until_it_is_narrowed() -> None:
+    elsewhere = {"topic": "gold", "partition": 1}
+    with world() as api:
+        api.held.rows = [row(8, id="a"), row(9, id="a", position=elsewhere)]
+        answer = problem(api.call("GET", "/v1/messages/a"), 409, "held-in-several-places")
+        assert [at["offset"] for at in answer["positions"]] == [8, 9]
+        assert get(api, "/v1/messages/a", source="gold")["position"]["offset"] == 9
+        assert get(api, "/v1/messages/a", partition=3)["position"]["offset"] == 8
+        problem(api.call("GET", "/v1/messages/a?source=gold&partition=3"), 404, "unknown-message")
+
+
+def test_an_unknown_id_is_looked_for_again_before_it_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.routes.held.AGAIN_S", (0.0, 0.0))
+    with world() as api:
+        problem(api.call("GET", "/v1/messages/nobody"), 404, "unknown-message")
+        assert len(api.held.asked) == 3
+        api.receipts.add(LedgerPlace(1, 8), block({8: Outcome.APPLIED}, {8: "a"}))  # an action that hit nothing
+        problem(api.call("GET", "/v1/messages/a"), 404, "unknown-message")
+
+
+def test_not_found_where_not_all_could_be_asked_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.routes.held.AGAIN_S", ())
+    with world() as api:
+        api.held.missing = [TopicPartition("gold", 2)]
+        answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
+        assert answer["missing"] == [{"topic": "gold", "partition": 2}]
+        api.held.rows = [row(8, id="a")]
+        document = get(api, "/v1/messages/a")
+        assert (document["state"], document["partial"]) == ("held", True)
+
+
+def test_not_found_while_something_is_not_read_yet_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.routes.held.AGAIN_S", ())
+    with world() as api:
+        api.held.unread = [TopicPartition("gold", 2)]
+        answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
+        assert answer["missing"] == [{"topic": "gold", "partition": 2}]
+        api.held.rows = [row(8, id="a")]
+        assert get(api, "/v1/messages/a")["partial"] is False
+
+
+def test_ids_of_any_text() -> None:
+    with world() as api:
+        api.held.rows = [row(1, id="order/7 é?"), row(2, id="x/fire")]
+        assert get(api, "/v1/messages/order%2F7%20%C3%A9%3F")["position"]["offset"] == 1
+        assert get(api, "/v1/messages/x/fire")["position"]["offset"] == 2
+        problem(api.call("GET", "/v1/messages/" + "x" * 1_025), 422, "invalid-id")
+
+
+# --- lists --------------------------------------------------------------------------------------------------------
+
+
+def test_pages_by_due_time_follow_each_other() -> None:
+    with world() as api:
+        api.held.rows = [row(offset) for offset in range(5)]
+        seen: list[int] = []
+        cursor: dict[str, str] = {}
+        for _ in range(3):
+            page = get(api, "/v1/messages", limit=2, **cursor)
+            seen += [item["position"]["offset"] for item in page["items"]]
+            cursor = {"cursor": page["next"]}
+        assert seen == [0, 1, 2, 3, 4]
+        assert page["next"] is None
+        assert (page["partial"], page["missing"]) == (False, [])
+
+
+def test_filters_reach_the_replicas() -> None:
+    with world() as api:
+        api.held.missing = [HERE]
+        conditions = {"topic": "gold", "partition": 2, "policy": "p@3", "target": "mail", "key_prefix": "k"}
+        times = {"error_class": "E", "due_from": "2026-01-01T00:00:00Z", "due_to": "1800000000000"}
+        page = get(api, "/v1/messages", **conditions, **times)
+        expected = Query("gold", 2, "p@3", "mail", "k", "E", 1_767_225_600_000, 1_800_000_000_000)
+        assert api.held.asked == [expected]
+        assert (page["partial"], page["missing"]) == (True, [{"topic": "reminders", "partition": 3}])
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/forecast"])
+def test_a_source_is_named_as_in_the_items_or_as_a_topic(path: str) -> None:
+    with world() as api:
+        for query in ({"source": "gold"}, {"topic": "gold"}, {"source": "gold", "topic": "gold"}):
+            get(api, path, **query)
+            assert api.held.asked.pop().topic == "gold"
+        problem(api.call("GET", path, params={"source": "gold", "topic": "silver"}), 422, "invalid-parameter")
+        assert api.held.asked == []
+
+
+@pytest.mark.parametrize(
+    ("query", "type"),
+    [
+        ("limit=501", "invalid-parameter"),
+        ("limit=0", "invalid-parameter"),
+        ("cursor=", "invalid-cursor"),
+        ("cursor=!!", "invalid-cursor"),
+        ("cursor=bm8", "invalid-cursor"),
+        ("cursor=W3RydWUsICJ0IiwgMSwgMV0", "invalid-cursor"),  # [true, "t", 1, 1]
+        ("cursor=" + "x" * 3_000, "invalid-parameter"),
+        ("state=held", "unknown-parameter"),
+        ("Topic=gold", "unknown-parameter"),
+        ("due_from=yesterday", "invalid-parameter"),
+        ("due_from=2026-01-01T00:00:00", "invalid-parameter"),
+        ("due_from=100000000000&due_to=100000000000", "invalid-range"),
+        ("partition=x", "invalid-parameter"),
+        ("topic=" + "x" * 1_025, "invalid-parameter"),
+    ],
+)
+def test_a_list_that_cannot_be_asked_for(query: str, type: str) -> None:
+    with world() as api:
+        problem(api.call("GET", f"/v1/messages?{query}"), 422, type)
+        assert api.held.asked == []
+
+
+def test_a_replica_that_can_look_nothing_up_says_why() -> None:
+    with world() as api:
+        api.held.down = "Redis does not answer"
+        for path in ("/v1/messages", "/v1/messages/a", "/v1/forecast"):
+            answer = problem(api.call("GET", path), 503, "look-up-unavailable")
+            assert "Redis does not answer" in answer["detail"]
+
+
+def test_only_so_many_look_ups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.lookup.WAITING_MAX", 0)
+    with world() as api:
+        problem(api.call("GET", "/v1/messages"), 503, "look-up-unavailable")
+
+
+# --- forecast -----------------------------------------------------------------------------------------------------
+
+
+def test_the_forecast_has_every_minute_and_what_is_before_and_later() -> None:
+    this = NOW_MS // 60_000
+    with world() as api:
+        api.held.minutes = {this - 2: 3, this: 1, this + 2: 7, -1: 100}
+        document = get(api, "/v1/forecast", minutes=3)
+        assert [item["held"] for item in document["items"]] == [1, 0, 7]
+        assert [item["minute"] for item in document["items"]] == [(this + n) * 60_000 for n in range(3)]
+        assert (document["before"], document["later"], document["partial"]) == (3, 100, False)
+
+
+@pytest.mark.parametrize(
+    ("query", "type"),
+    [("minutes=0", "invalid-parameter"), ("minutes=1441", "invalid-parameter"), ("limit=5", "unknown-parameter")],
+)
+def test_a_forecast_that_cannot_be_asked_for(query: str, type: str) -> None:
+    with world() as api:
+        problem(api.call("GET", f"/v1/forecast?{query}"), 422, type)
+
+
+def test_a_cursor_goes_on_behind_its_place() -> None:
+    key = Key(5, "tö", 2, 9)
+    assert _key_of_cursor(encode(json.dumps(key))) == key

@@ -1,0 +1,67 @@
+"""`tickover dead-letters` against the real REST interface over letters in memory."""
+
+import pytest
+
+from sidecar.cli.rest_client import PAGE_LIMIT
+from sidecar.model.record import Place
+from tests.unit.cli.test_cli_rest import Terminal, tickover
+from tests.unit.letter_world import dead
+
+__all__ = ["tickover"]
+
+
+def test_list_groups_and_show(tickover: Terminal) -> None:
+    letters = tickover.there.letters
+    letters.batch = 200
+    for n in range(PAGE_LIMIT + 100):
+        letters.add("orders-dlq", dead(error_class="IO", error_message=f"port {n}"), value=b'{"secret": 1}')
+    letters.add("orders-dlq", dead("expired"), partition=1)
+    assert len(tickover.data("dead-letters", "list")) == 100
+    listed = tickover.data("dead-letters", "list", "--limit", "100000")
+    assert len({item["position"] for item in listed}) == PAGE_LIMIT + 101
+    assert [item["reason"] for item in tickover.data("dead-letters", "list", "--reason", "expired")] == ["expired"]
+    most, least = tickover.data("dead-letters", "groups", "--topic", "orders-dlq")
+    assert (most["count"], least["count"]) == (PAGE_LIMIT + 100, 1)
+    assert most["first_seen"] < most["last_seen"]
+    assert len(tickover.data("dead-letters", "list", "--fingerprint", least["fingerprint"])) == 1
+    table = tickover("dead-letters", "list", "--limit", "1").stdout
+    assert "port <n>" in table
+    assert "2027-01-15T08:00:00.000Z" in table
+    assert tickover.data("dead-letters", "show", "orders-dlq/0/3")["offset"] == 3
+    assert tickover.data("dead-letters", "show", "orders-dlq/0/3", "--payload")["payload"]["value"] == {"secret": "***"}
+    assert tickover.data("dead-letters", "list", "--limit", "1", "--payload")[0]["payload"]["key"] == "k"
+
+
+def test_open_letters(tickover: Terminal) -> None:
+    for _ in range(3):
+        tickover.there.letters.add("orders-dlq", dead())
+    tickover.there.redriven.write("3f9a0c", [Place("orders-dlq", 0, 1)])
+    assert [item["offset"] for item in tickover.data("dead-letters", "list", "--open")] == [0, 2]
+    assert "3f9a0c" in tickover("dead-letters", "list").stdout
+    [group] = tickover.data("dead-letters", "groups")
+    assert (group["count"], group["redriven"], group["open"]) == (3, 1, 2)
+    assert tickover.data("dead-letters", "show", "orders-dlq/0/1")["redriven"]["plan"] == "3f9a0c"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["show", "orders-dlq/0/3"], 3, "no topic of dead letters"),
+        (["show", "orders-dlq"], 2, "topic/partition/offset"),
+        (["list", "--topic", "nowhere"], 3, "nowhere"),
+        (["list", "--since", "yesterday"], 2, "--since"),
+        (["list", "--limit", "0"], 2, "limit"),
+        (["groups", "--until", "2026-01-01T00:00:00"], 2, "needs its zone"),
+    ],
+)
+def test_slips(tickover: Terminal, arguments: list[str], status: int, says: str) -> None:
+    result = tickover("dead-letters", *arguments)
+    assert result.exit_code == status
+    assert says in result.stderr
+
+
+def test_times(tickover: Terminal) -> None:
+    tickover.there.letters.add("orders-dlq", dead())  # of 2027
+    assert len(tickover.data("dead-letters", "list", "--since", "2h")) == 1
+    assert len(tickover.data("dead-letters", "list", "--until", "2026-01-01T00:00:00Z")) == 0
+    assert len(tickover.data("dead-letters", "list", "--since", "1800000000001")) == 0

@@ -1,0 +1,88 @@
+"""`tickover messages list|get` and `tickover forecast`, against the real REST interface over fakes."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import Outcome, TopicPartition
+from tests.unit.api.routes.test_api_held import row
+from tests.unit.api_world import NOW_MS, world
+from tests.unit.cli.test_cli_rest import Terminal
+from tests.unit.lookup.test_receipts import block
+
+OK, FAILED, USAGE, NOT_FOUND, CONFLICT = range(5)
+
+
+@pytest.fixture
+def tickover(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    for name in ("CONFIG", "URL", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"TICKOVER_{name}", raising=False)
+    monkeypatch.setattr("api.routes.held.AGAIN_S", ())
+    with world() as there:
+        yield Terminal(there)
+
+
+def test_a_list_goes_over_pages_up_to_its_limit(tickover: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 2)
+    tickover.there.held.rows = [row(offset) for offset in range(7)]
+    items = tickover.data("messages", "list", "--limit", "5")
+    assert [item["id"] for item in items] == [f"id-{n}" for n in range(5)]
+    assert "more than 5" in tickover("messages", "list", "--limit", "5").stderr
+    assert tickover("messages", "list", "--limit", "7").stderr == ""
+    assert len(tickover.data("messages", "list")) == 7
+
+
+@pytest.mark.parametrize("option", ["--source", "--topic"])
+def test_a_list_as_a_table_with_filters(tickover: Terminal, option: str) -> None:
+    tickover.there.held.rows = [row(5, target="mail")]
+    result = tickover("messages", "list", option, "reminders", "--policy", "p@1", "--due-from", "2026-01-01T00:00:00Z")
+    assert result.exit_code == OK
+    assert result.stdout.split() == [
+        "ID", "SOURCE", "PLACE", "DUE", "TIER", "TARGET", "POLICY", "ATTEMPT",
+        "id-5", "reminders", "3/5", "2027-01-15T08:00:00.005Z", "wheel", "mail", "-", "-",
+    ]  # fmt: skip
+    [query] = tickover.there.held.asked
+    assert (query.topic, query.policy, query.due_from_ms) == ("reminders", "p@1", 1_767_225_600_000)
+
+
+def test_one_message_with_its_way(tickover: Terminal) -> None:
+    tickover.there.receipts.add(LedgerPlace(1, 8), block({8: Outcome.DEAD}, {8: "order/1"}))
+    document = tickover.data("messages", "get", "order/1")
+    assert (document["state"], document["reason"], document["position"]["offset"]) == ("dead", "expired", 8)
+    assert "missing" not in document
+    assert tickover("messages", "get", "order/1").stdout.startswith("id: order/1\n")
+
+
+def test_exit_statuses(tickover: Terminal) -> None:
+    tickover.there.held.rows = [row(8, id="a"), row(9, id="a", position={"partition": 1})]
+    assert tickover("messages", "get", "nobody").exit_code == NOT_FOUND
+    assert tickover("messages", "get", "a").exit_code == CONFLICT
+    assert tickover("messages", "get", "a", "--partition", "1").exit_code == OK
+    assert tickover("messages", "list", "--due-to", "tomorrow").exit_code == USAGE
+    assert tickover("messages", "list", "--limit", "0").exit_code == USAGE
+    assert tickover("messages", "list", "--colour", "red").exit_code == USAGE
+    assert (
+        tickover("messages", "list", "--due-from", "2030-01-01T00:00Z", "--due-to", "2030-01-01T00:00Z").exit_code
+        == FAILED
+    )
+    tickover.there.held.down = "Redis does not answer"
+    assert tickover("messages", "list").exit_code == FAILED
+
+
+def test_what_is_missing_is_said_beside_the_data(tickover: Terminal) -> None:
+    tickover.there.held.rows = [row(8, id="a")]
+    tickover.there.held.missing = [TopicPartition("gold", 2)]
+    for command in (("messages", "list"), ("messages", "get", "a"), ("forecast",)):
+        result = tickover(*command, "-o", "json")
+        assert "missing: gold/2" in result.stderr
+        json.loads(result.stdout)
+
+
+def test_the_forecast_shows_what_there_is(tickover: Terminal) -> None:
+    tickover.there.held.minutes = {NOW_MS // 60_000 + 1: 7, -1: 100}
+    words = tickover("forecast", "--minutes", "5").stdout.split()
+    assert words == ["MINUTE", "HELD", "before", "0", "2027-01-15T08:01:00.000Z", "7", "later", "100"]
+    assert len(tickover.data("forecast", "--minutes", "5")["items"]) == 5
+    assert tickover("forecast", "--minutes", "0").exit_code == USAGE

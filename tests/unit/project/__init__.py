@@ -1,0 +1,1 @@
+"""Unit tests of the repository itself: what is written, built and released."""
