@@ -151,10 +151,19 @@ class Engine:
         parts.actions.step(now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
-        emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
-        for arrived in emitted.arrived:
-            self._hold_arrived(arrived)
-        return emitted.number
+        return self._emit(now_ms)
+
+    def _emit(self, now_ms: int) -> int:
+        """Emit, and hold what has found its target, which may let others of its id go: they go in the same turn."""
+        budget = EMIT_PER_TURN_MAX
+        while budget > 0:
+            emitted = self._parts.emitter.emit(now_ms, budget)
+            budget -= emitted.number
+            for arrived in emitted.arrived:
+                self._hold_arrived(arrived)
+            if not emitted.arrived:
+                break
+        return EMIT_PER_TURN_MAX - budget
 
     # --- consume, decode, decide, hold ----------------------------------------------------------------------------
 

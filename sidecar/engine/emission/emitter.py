@@ -103,8 +103,9 @@ class Emitter:
 
     def emit(self, now_ms: int, budget: int) -> Emitted:
         """See to at most `budget` records; hand over what the settlement has room for. A full queue ends it early."""
-        self._arrived = []
-        return Emitted(self._emit(now_ms, budget), self._arrived)
+        number = self._emit(now_ms, budget)
+        arrived, self._arrived = self._arrived, []
+        return Emitted(number, arrived)
 
     def _emit(self, now_ms: int, budget: int) -> int:
         returned, settlement = self.redelivery, self.settlement
