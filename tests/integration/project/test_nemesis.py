@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(1_
 
 NODES: Final = ("broker-1", "broker-2", "broker-3", "sidecar-1", "sidecar-2")
 SHORT: Final = (LEADER_KILLED, "broker to broker cut one way", "sidecar and broker cut both ways")
-# Generous: two cores at full load. What is aimed at is measured by `make nemesis`.
-EMITTING_MAX_S: Final = 60.0
-LATE_MAX_S: Final = 150.0
+# Only that it goes on: two cores at full load, with other tests. What is aimed at is measured by `make nemesis`.
+EMITTING_MAX_S: Final = 300.0
+LATE_MAX_S: Final = 600.0
 PORT: Final = 4_000
 LISTEN: Final = """
 import socket
