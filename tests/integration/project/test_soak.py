@@ -9,12 +9,20 @@ from sidecar.embedded.java_kafka import KafkaUnavailable
 from tests.faults.catalogue import FAULTS, promised
 from tests.faults.failpoints import EXACTLY_ONCE
 from tests.faults.scene import Scene, Servers
+from tests.integration.conftest import SOAK
 from tests.services.fixtures import missing
 from tests.soak.__main__ import Row, table
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
-SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", "broker killed", "broker frozen")
+# Brokers that go are the nemesis's and those of test_faults, too: here in a longer run only.
+SHORT = (
+    "kill -9 of all",
+    "zombie",
+    "clock steps",
+    "Redis wiped",
+    *(("broker killed", "broker frozen") if SOAK else ()),
+)
 FAULTS_MIN = 15
 
 
