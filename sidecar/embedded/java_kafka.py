@@ -120,19 +120,24 @@ def fetch_jars(progress: Progress = silent) -> Path:
     return directory
 
 
+def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with all its words in `stdout`. Raises OSError and subprocess.TimeoutExpired."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
 def _copy_dependencies(directory: Path) -> None:
     command = ["mvn", "-B", "-q", "-f", str(_POM), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={directory}"]
     try:
-        result = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=FETCH_TIMEOUT_S,
-        )
+        result = _run(command, FETCH_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KafkaUnavailable(f"Maven could not fetch Kafka: {error}") from error
     if result.returncode != 0:
@@ -263,15 +268,7 @@ class MavenKafka:
             "-c",
             str(self._directory / "server.properties"),
         ]
-        result = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=START_TIMEOUT_S,
-        )
+        result = _run(command, START_TIMEOUT_S)
         if result.returncode != 0:
             raise KafkaUnavailable(f"Kafka's storage could not be formatted: {_cause(result.stdout)}")
 
