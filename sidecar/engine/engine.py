@@ -59,9 +59,7 @@ class EngineSettings:
     intake_batch: int
     wheel_records_max: int
     wheel_bytes_max: int
-    state_repeat_ms: (
-        int  # a partition without news writes a block and a commit so often, before retention takes the last
-    )
+    state_repeat_ms: int  # so often a partition without news writes block and commit, lest retention takes the last
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,9 +57,8 @@ class KafkaIntake:
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self.events: GroupEvents
-        self._assigned: set[TopicPartition] = (
-            set()
-        )  # as we were told: a client that is fenced knows of none, and tells nobody
+        # As we were told: a client that is fenced knows of none, and tells nobody.
+        self._assigned: set[TopicPartition] = set()
         self._paused: set[TopicPartition] = set()
         self._unread: set[TopicPartition] = set()  # assigned, and where they begin isn't known yet
         self._topics: Sequence[str] = ()

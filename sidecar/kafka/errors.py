@@ -17,7 +17,7 @@ senders that abort the transaction and then look for the guilty. Others have the
 * the policies take only for refused what the topic can't have, since it is the topic that says the rest
   (`policies/topic/store.py`); they know nothing of the sidecar.
 * REST answers a refusal in its own words (`api/sender.py`).
-* the pipeline shares no client with the sidecar (`pipeline/sending.py`).
+* the pipeline shares no client with the sidecar (`pipeline/sending/`).
 """
 
 from typing import Any, Final

@@ -78,7 +78,7 @@ class InOrder:
         order.came_back(record.held, single=order.chains[key].single, isolated=record.is_isolated)
 
     def came_back(self, lane: SourcePartition, parcel: Held | Diverted, isolated: bool = False) -> bool:
-        """A record that was handed over is to be emitted again, or `alone`; False: it needs no order."""
+        """A record that was handed over is to be emitted again, or `isolated`; False: it needs no order."""
         if lane.order is None or isinstance(parcel, Diverted):
             return False
         if lane.dropped or lane.leaving:

@@ -245,7 +245,7 @@ class Order:
         self.free.pop(key, None)
 
     def came_back(self, held: Held, single: bool, isolated: bool) -> bool:
-        """A record that was out is to be handed over again, perhaps `alone`; False: it isn't one of these.
+        """A record that was out is to be handed over again, perhaps `isolated`; False: it isn't one of these.
 
         `single`: the records of its key go one at a time from now on, until none waits.
         """

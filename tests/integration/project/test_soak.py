@@ -16,13 +16,8 @@ from tests.soak.__main__ import Row, table
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
 # Brokers that go are the nemesis's and those of test_faults, too: here in a longer run only.
-SHORT = (
-    "kill -9 of all",
-    "zombie",
-    "clock steps",
-    "Redis wiped",
-    *(("broker killed", "broker frozen") if SOAK else ()),
-)
+OF_BROKERS = ("broker killed", "broker frozen")
+SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", *(OF_BROKERS if SOAK else ()))
 FAULTS_MIN = 15
 
 
