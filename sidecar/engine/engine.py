@@ -20,11 +20,10 @@ from sidecar.engine.commit.at_least_once import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Arrived, Emitter
 from sidecar.engine.intake.control_records import Actions
-from sidecar.engine.intake.decide import Decider
+from sidecar.engine.intake.decide import Decider, Read, Ready
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
-from sidecar.engine.intake.reading import Read, Ready
 from sidecar.engine.mailbox import Mailbox
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.rhythm import Rhythm

@@ -39,10 +39,10 @@ from policies.topic.store import PolicyStore
 from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
+from sidecar.engine.clock import Timekeeper
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.engine import Engine
 from sidecar.engine.mailbox import EngineError
-from sidecar.engine.timekeeper import Timekeeper
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.errors import is_away

@@ -9,7 +9,7 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from sidecar.engine.timekeeper import Timekeeper
+from sidecar.engine.clock import Timekeeper
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 from sidecar.operations.schedules.cron import occurrences

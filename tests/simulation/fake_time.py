@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sidecar.engine.timekeeper import Timekeeper
+from sidecar.engine.clock import Timekeeper
 
 EPOCH_MS = 1_700_000_000_000
 BOOTED_MS = 50_000  # machines were started so long before

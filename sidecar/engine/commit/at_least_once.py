@@ -26,9 +26,9 @@ from sidecar.engine.commit.block_builder import (
     record_block,
     take_sealed,
 )
+from sidecar.engine.commit.exactly_once import MOST
 from sidecar.engine.commit.interval import CommitInterval, EmissionApart, Refusals
 from sidecar.engine.commit.trace_queue import Traces
-from sidecar.engine.commit.transaction_size import MOST
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.commit_metadata import encode_metadata

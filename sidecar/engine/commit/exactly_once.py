@@ -24,7 +24,6 @@ from typing import Any, Final
 
 from sidecar.engine.commit.at_least_once import silence_of
 from sidecar.engine.commit.block_builder import probe_clock
-from sidecar.engine.commit.blocking_calls import BlockingCallThread
 from sidecar.engine.commit.filling import Filling
 from sidecar.engine.commit.finishing import finish
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, EmissionApart, Refusals
@@ -33,6 +32,7 @@ from sidecar.engine.commit.producers import (
     ISOLATION,
     RETRY_S,
     SMALL,
+    BlockingCallThread,
     IsolationProducerRestart,
     PendingOffsetsFlush,
     make_outputs,
@@ -40,13 +40,48 @@ from sidecar.engine.commit.producers import (
 )
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
-from sidecar.engine.commit.transaction_size import TransactionSizeLimit
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.model.record import TopicPartition
+
+MOST: Final = 1_000_000  # what the client's queue takes
+
+
+GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
+
+
+GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
+
+
+class TransactionSizeLimit:
+    """How many records a transaction may have (`most`), by what came of the last ones: of one that the brokers don't
+    acknowledge in time, all is emitted again.
+
+    A client quota makes every record take its time. Without a limit each transaction would have what piled up during
+    the one before, take too long, and be aborted with all that the brokers had taken of it.
+    """
+
+    def __init__(self) -> None:
+        self.most = MOST
+        self._changed_s = self._slow_s = 0.0
+
+    def learn(self, sent: int, taken: int, at_once: bool, now_s: float) -> None:
+        """From a transaction with so many records. `taken`: acknowledged when the others were given up, 0 where that
+        says nothing of its size. `at_once`: there was time for more.
+        """
+        if taken:
+            self.most, self._changed_s = max(min(taken // 2, self.most), 1), now_s
+            return
+        if not at_once:
+            self._slow_s = now_s
+        if sent >= self.most and now_s - max(self._changed_s, self._slow_s) >= GROW_S:
+            self.most, self._changed_s = min(2 * self.most, MOST), now_s
+        elif now_s - self._changed_s >= GROW_SLOWLY_S:  # by less than what would be too much for certain
+            self.most, self._changed_s = min(self.most + (self.most + 1) // 2, MOST), now_s
+
 
 log = logging.getLogger(__name__)
 

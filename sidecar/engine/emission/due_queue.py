@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final
 
-from sidecar.engine.emission.batch import Batch
+from sidecar.engine.emission.ready import Batch
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held, due_of, place_of
 

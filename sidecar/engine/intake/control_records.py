@@ -28,9 +28,8 @@ from typing import Any, Final
 from policies.decision import CANCEL, FIRE
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
-from sidecar.engine.intake.decide import Named
+from sidecar.engine.intake.decide import Named, offset_of
 from sidecar.engine.intake.holding import Holding
-from sidecar.engine.intake.reading import offset_of
 from sidecar.engine.partition.partition import HeldIn, SourcePartition
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker

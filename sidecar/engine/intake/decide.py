@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Final
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple
 
 from policies.decide import decide
-from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED, Act, Dead, Facts, Hold, Quarantine
+from policies.decision import NO_POLICY, QUOTA_EXCEEDED, TARGET_NOT_ALLOWED, Act, Dead, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.headers import ACTION, ID
 from policies.request import ID_BYTES_MAX
@@ -318,3 +318,58 @@ def _dead(lane: SourcePartition, record: SourceRecord, offset: int, decision: De
     )  # fmt: skip
     # Its letter says when it would have fired; the ledger, that it left as soon as it came.
     return dead(lane, held, decision.topic, decision.reason)._replace(due_ms=decision.due_ms, held_bytes=NEVER_HELD)
+
+
+class Read(NamedTuple):
+    """Records of one lane, decided and not yet held, as the decider gives them."""
+
+    held: list[Held]
+    others: list[Diverted | AwaitingTarget]
+    named: list[Named]
+
+
+class Ready(NamedTuple):
+    """Records of one lane that may be held now; those that are due until `near_ms` go into the wheel."""
+
+    lane: SourcePartition
+    read: Read
+    near_ms: int
+
+
+class Item(NamedTuple):
+    """One of them; `kind` is its place in `Read`."""
+
+    offset: int
+    kind: int
+    record: Any
+
+
+item_offset: Final = itemgetter(Item._fields.index("offset"))  # to sort by
+
+
+def name_of(label: str) -> str:
+    """The policy's name in `name@version`."""
+    return label.rpartition("@")[0]
+
+
+def held_of(record: Any) -> Held | None:
+    """The record that is to be held; None: it isn't one of these."""
+    if isinstance(record, AwaitingTarget):
+        return record.held
+    return record if isinstance(record, Held) else None
+
+
+def refused_of(record: Any) -> Diverted | None:
+    """The record that would have been held, had there been room; None: it isn't one of these."""
+    return record if isinstance(record, Diverted) and record.reason == QUOTA_EXCEEDED else None
+
+
+def offset_of(record: Any) -> int:
+    """Where it was read."""
+    offset: int = record.held.offset if isinstance(record, AwaitingTarget | ReplayedMove) else record.offset
+    return offset
+
+
+def list_of(read: Read, item: Item) -> list[Any]:
+    """The list that it belongs to."""
+    return read[item.kind]

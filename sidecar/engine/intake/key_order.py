@@ -12,15 +12,18 @@ Waiting keeps the order of the offsets, so control records act on what was read 
 it: what waits has an open offset, and intake of the lane pauses meanwhile.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from policies.decision import ORDER_FULL
+from policies.headers import OFFSET_MAX
 from policies.model import Order as OrderPolicy
 from policies.table import PolicyTable
-from sidecar.engine.intake.reading import (
+from sidecar.engine.intake.decide import (
     Item,
     Read,
     Ready,
@@ -31,14 +34,70 @@ from sidecar.engine.intake.reading import (
     offset_of,
     refused_of,
 )
-from sidecar.engine.intake.store_scan import OverflowScan
 from sidecar.engine.partition.exits import given_up
-from sidecar.engine.partition.key_chain import Tail
-from sidecar.engine.partition.key_order import Key, Order
+from sidecar.engine.partition.key_order import Key, Order, Tail
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.record import AwaitingTarget, Diverted, Held
+from sidecar.model.ports import is_over
+from sidecar.model.record import AwaitingTarget, Diverted, Held, Position
+from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable, Promotion
+
+log = logging.getLogger(__name__)
+
+
+SCAN_RECORDS: Final = 10_000  # a page
+
+
+RETRY_MS: Final = 500
+
+
+class OverflowScan:
+    """Reading once, page by page, what the overflow has of a lane from its cursor on.
+
+    What is put there meanwhile may come, too. What is promoted meanwhile doesn't: it may be settled, and gone, before
+    it is read here.
+    """
+
+    def __init__(self, lane: SourcePartition) -> None:
+        self.after: Position | None = lane.promotion.cursor if lane.overflow_used else None  # None: all is read
+        self._lane = lane
+        self._page: Future[Promotion] | None = None
+        self._at_ms = 0  # not before
+
+    def step(self, rebuild: RebuildWorker, now_ms: int) -> Sequence[Held]:
+        """The next page, once it is there; it has nothing that was struck or settled before it came."""
+        lane = self._lane
+        if self.after is None:
+            return ()
+        if self._page is None:
+            self.after = max(self.after, lane.promotion.cursor)
+            if lane.loss is None and is_over(now_ms, self._at_ms, RETRY_MS):
+                self._page = rebuild.read(lane.id, self.after, SCAN_RECORDS, lane.acknowledged)
+            return ()
+        if not self._page.done():
+            return ()
+        done, self._page = self._page, None
+        try:
+            page = done.result()
+        except OverflowLoss as error:
+            lane.note_loss(error.hw, str(error))
+            return ()
+        except OverflowUnavailable as error:
+            self._at_ms = now_ms + RETRY_MS
+            log.warning(
+                "what Redis holds of a partition isn't known yet", extra={"lane": str(lane.id), "problem": str(error)}
+            )
+            return ()
+        self.after = None if page.cursor.offset == OFFSET_MAX else page.cursor
+        # What is behind it is passed over: see `SourcePartition.promoted`.
+        known_until, promotion = lane.offsets.base + len(lane.offsets.done), lane.promotion
+        return [
+            held
+            for held in page.records
+            if held.offset not in promotion.skip and held.position > promotion.cursor and held.offset < known_until
+        ]
+
 
 SETTLED_MS: Final = 60_000  # after its due time the place of a record that was struck is forgotten
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from policies.decision import QUOTA_EXCEEDED
 from policies.model import Quota as QuotaPolicy
 from policies.table import PolicyTable
-from sidecar.engine.intake.reading import Read, held_of
-from sidecar.engine.intake.store_scan import OverflowScan
+from sidecar.engine.intake.decide import Read, held_of
+from sidecar.engine.intake.key_order import OverflowScan
 from sidecar.engine.partition.exits import quarantined
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.quota import Quota

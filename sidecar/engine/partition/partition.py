@@ -17,7 +17,7 @@ No clock, no client, no lock: the engine's thread owns it.
 
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from operator import attrgetter
@@ -25,7 +25,6 @@ from typing import Final
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import FOREIGN, ChangeBlock, Loss
-from sidecar.engine.partition.identity import Identities
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMarks
 from sidecar.engine.partition.offset_map import OffsetMap
@@ -33,7 +32,69 @@ from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted
-from sidecar.model.record import Diverted, Held, Position, TopicPartition, Window, due_of, place_of, settle_promoted
+from sidecar.model.record import (
+    Diverted,
+    Held,
+    Position,
+    TopicPartition,
+    Window,
+    due_of,
+    held_id,
+    place_of,
+    settle_promoted,
+)
+
+
+class Identities:
+    """The latest record of each id in memory, where a partition's actions look first.
+
+    Known are the records that can still be acted on: in the wheel, or on their way to the overflow. What has fired is
+    only leaving, until it is settled. What the overflow has is in its own index (`overflow/keys.py`).
+    """
+
+    __slots__ = ("_held", "leaving")
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self.leaving: dict[int, Held] = {}  # by offset: fired and not settled, too late to be acted on
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, message_id: str) -> Held | None:
+        """The latest record with this id; None: there is none in memory."""
+        return self._held.get(message_id)
+
+    def know(self, records: Iterable[Held]) -> None:
+        """Add records that are in memory now, perhaps again; those without an id don't matter."""
+        for held in records:
+            if held.trailer and (message_id := held_id(held)) is not None:
+                self.leaving.pop(held.offset, None)
+                known = self._held.get(message_id)
+                if known is None or known.offset <= held.offset:
+                    self._held[message_id] = held
+
+    def forget(self, records: Iterable[Held]) -> None:
+        """Take out records that can't be acted on in memory any more."""
+        for held in records:
+            if held.trailer and (message_id := held_id(held)) is not None:
+                known = self._held.get(message_id)
+                if known is not None and known.offset == held.offset:
+                    del self._held[message_id]
+
+    def fired(self, records: Sequence[Held]) -> None:
+        """Take out records that have fired: they are leaving, too late to be acted on."""
+        self.forget(records)
+        for held in records:
+            if held.trailer and held_id(held) is not None:
+                self.leaving[held.offset] = held
+
+    def settled(self, offsets: Iterable[int]) -> None:
+        """Forget records that were leaving and have left, by their offsets."""
+        if self.leaving:
+            for offset in offsets:
+                self.leaving.pop(offset, None)
+
 
 log = logging.getLogger(__name__)
 

@@ -12,17 +12,59 @@ The cursor's rules (design: the journey of a record):
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.storage.jobs import Applying, Job
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
-from sidecar.overflow.interface import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow.interface import (
+    Change,
+    Overflow,
+    OverflowFailure,
+    OverflowFull,
+    OverflowLoss,
+    OverflowRefused,
+    OverflowUnavailable,
+    Promotion,
+)
+
+
+@dataclass(slots=True)
+class Job:
+    """One piece of work and what follows from it, on the engine's thread."""
+
+    lanes: list[SourcePartition]
+    future: Future[Any]
+    done: Callable[[Any], None]
+    undone: Callable[[], None]
+    writes: bool
+
+    def refuses_writes(self, error: OverflowFailure) -> bool:
+        """Whether this failure is one of writing, while reading may go on."""
+        return isinstance(error, OverflowFull) or (self.writes and isinstance(error, OverflowRefused))
+
+
+@dataclass(slots=True)
+class Applying:
+    """Change blocks on their way: the last number of each lane. `happened` is for the overflow's thread alone."""
+
+    numbers: Mapping[SourcePartition, int]
+    happened: bool = False
+
+    def needed(self, lane: SourcePartition) -> Callable[[], int]:
+        """How many blocks Redis must have when a job runs that is submitted now, after these.
+
+        By the time its answer comes, the engine has forgotten what these blocks strike out. A Redis that went back
+        behind them, which the number of now would allow, would give it as if it were held.
+        """
+        acknowledged = lane.acknowledged
+        return lambda: max(acknowledged, self.numbers.get(lane, 0)) if self.happened else acknowledged
+
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from sidecar.engine.clock import PROBE_MS, RECOVERY_MS, SLEW, STEP_MS, Clock, SystemTime
-from sidecar.engine.timekeeper import Timekeeper
+from sidecar.engine.clock import PROBE_MS, RECOVERY_MS, SLEW, STEP_MS, Clock, SystemTime, Timekeeper
 
 WALL_MS = 1_763_720_000_000.0
 BOOT_MS = 50_000.0

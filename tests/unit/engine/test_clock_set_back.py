@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.block_builder import probe_clock
-from sidecar.engine.commit.transaction_size import MOST
+from sidecar.engine.commit.exactly_once import MOST
 from sidecar.model.ports import NO_ANSWER
 from sidecar.model.record import Outcome
 from tests.simulation.fake_kafka import FakeRecord

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.intake.reading import Item
+from sidecar.engine.intake.decide import Item
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import SourcePartition

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policies.fields import HOUR_S, RATE_MAX, format_rate, parse_rate
 from sidecar.engine.emission import due_queue
 from sidecar.engine.emission.due_queue import DueQueue
-from sidecar.engine.emission.token_bucket import TokenBucket
+from sidecar.engine.emission.rate_limit import TokenBucket
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.commit.blocking_calls import HUNG_MAX, HungClientError
-from sidecar.engine.commit.exactly_once import PATIENCE_S, ExactlyOnce
-from sidecar.engine.commit.transaction_size import GROW_S
+from sidecar.engine.commit.exactly_once import GROW_S, PATIENCE_S, ExactlyOnce
+from sidecar.engine.commit.producers import HUNG_MAX, HungClientError
 from sidecar.model.call_limit import SILENT_MAX_S
 from sidecar.model.partitioner import partition_of
 from sidecar.model.ports import Member

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.engine.commit.transaction_size import GROW_S, GROW_SLOWLY_S, MOST, TransactionSizeLimit
+from sidecar.engine.commit.exactly_once import GROW_S, GROW_SLOWLY_S, MOST, TransactionSizeLimit
 
 
 def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:

@@ -1,5 +1,5 @@
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Failure
-from sidecar.engine.emission.failures import take_failed
+from sidecar.engine.emission.redelivery import take_failed
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel

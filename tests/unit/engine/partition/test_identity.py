@@ -1,7 +1,7 @@
 """Ids in memory: who can be acted on, and who is leaving until the ledger says that it has left."""
 
 from policies.headers import ID
-from sidecar.engine.partition.identity import Identities
+from sidecar.engine.partition.partition import Identities
 from sidecar.model.record import Headers, Held
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from policies.model import Match, Order, Policy, Quota, Versioned
 from policies.table import PolicyTable
-from sidecar.engine.partition.key_chain import Tail
 from sidecar.engine.partition.key_order import Order as BareOrder
+from sidecar.engine.partition.key_order import Tail
 from sidecar.model.record import Headers, Held, Position
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
