@@ -60,7 +60,8 @@ class Sources(Protocol):
 
 
 class Schedules(Protocol):
-    """The topic of schedules (`schedules.schedule_store.ScheduleStore`). Writes block; the API makes them in threads.
+    """The topic of schedules (`sidecar.operations.schedules.store.ScheduleStore`). Writes block: the API makes them in
+    threads.
 
     They raise what that module defines.
     """

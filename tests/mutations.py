@@ -39,6 +39,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        if error is not None:\n"
         "            self.failures.append(Failure(refusal(error, message), message, isolated=False))",
     ),
+    "what has found its target is not held": Mutant(
+        "engine/engine.py", "                self._hold_arrived(arrived)\n", "                pass\n"
+    ),
     "the wheel fires a tick early": Mutant(
         "engine/partition/wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),
@@ -174,22 +177,22 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
     ),
     "a transaction goes without its offsets": Mutant(
-        "engine/commit/finishing.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
+        "engine/commit/transaction_end.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
     ),
     "a transaction is committed before all is acknowledged": Mutant(
-        "engine/commit/finishing.py",
-        "return not generation.failures and not any(block.error for block in transaction.blocks)",
+        "engine/commit/transaction_end.py",
+        "return not interval.failures and not any(block.error for block in transaction.blocks)",
         "return True",
         TRANSACTIONS,
     ),
     "an unknown end is taken for a commit": Mutant(
-        "engine/commit/finishing.py",
+        "engine/commit/transaction_end.py",
         "            return Broken(cause.str())\n",
         "            return Committed()\n",
         TRANSACTIONS,
     ),
     "an unknown end is taken for an abort": Mutant(
-        "engine/commit/finishing.py",
+        "engine/commit/transaction_end.py",
         "            return Broken(cause.str())\n",
         "            return Aborted(cause, of_records)\n",
         TRANSACTIONS,
@@ -214,11 +217,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "aborted records are forgotten": Mutant(
         "engine/commit/exactly_once.py",
-        "        self._refusals.take_back(generation, transaction.careful)\n",
+        "        self._refusals.take_back(interval, transaction.careful)\n",
         "        pass\n",
         TRANSACTIONS,
     ),
-    "a refused record is forgotten": Mutant("engine/commit/at_least_once.py", "if generation.failures:", "if False:"),
+    "a refused record is forgotten": Mutant("engine/commit/at_least_once.py", "if interval.failures:", "if False:"),
     "a cancelled record of the wheel fires": Mutant(
         "engine/intake/control_records.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
     ),

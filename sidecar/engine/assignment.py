@@ -2,7 +2,8 @@
 
 The consumer group calls `assigned`, `revoked` and `lost` on the engine's thread, from within `Intake.take`. A new
 partition stays paused until its lane is recovered; all others go on meanwhile. A revoked one is settled and
-committed before the call returns, so that its next owner starts where this one ended.
+committed before the call returns, so that its next owner starts where this one ended. When nobody knows how a
+transaction ended (`Settlement.broken`), all partitions are let go of, and recovered from what Kafka has: `_start_over`.
 """
 
 import logging
@@ -11,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker

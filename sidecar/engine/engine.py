@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
-from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Arrived, Emitter
 from sidecar.engine.intake.control_records import Actions
-from sidecar.engine.intake.decide import Decider, Read, Ready
+from sidecar.engine.intake.decide import Decider, Read, ReadyToHold
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
@@ -232,12 +232,14 @@ class Engine:
         lane.accepted += len(run)
         self._parts.tally.accepted[lane.id.topic] += len(run)
         ready = (
-            Ready(lane, read, near_ms) if lane.order is None else self._parts.ordering.take(lane, read, self._now_ms)
+            ReadyToHold(lane, read, near_ms)
+            if lane.order is None
+            else self._parts.ordering.take(lane, read, self._now_ms)
         )
         if ready is not None:
             self._hold(ready)
 
-    def _hold(self, ready: Ready) -> None:
+    def _hold(self, ready: ReadyToHold) -> None:
         """Hold records that need not wait; those that are not to be held go their ways."""
         lane, (held, others, named), near_ms = ready
         self._parts.holding.hold_all(lane, held, near_ms)
@@ -288,9 +290,9 @@ class Engine:
         """Records and bytes in the wheels, and of those that have left them and aren't emitted for good."""
         load, returned, settlement = self._parts.emitter.load, self._parts.emitter.redelivery, self._parts.settlement
         records, size = settlement.unwritten
-        for generation in settlement.in_flight:
-            records += generation.sent
-            size += generation.bytes
+        for interval in settlement.in_flight:
+            records += interval.sent
+            size += interval.bytes
         return records + load.records + returned.count, size + load.bytes + returned.bytes
 
     # --- mailbox --------------------------------------------------------------------------------------------------

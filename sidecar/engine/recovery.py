@@ -2,7 +2,7 @@
 
 Pure: `Replay` is fed the lane's blocks in ledger order and gives the lane. Reading them is `recovery_reader.py`.
 
-What each part of the ledger says (design: the ledger):
+What each part of the ledger says (docs/ledger-format.md):
 * a settled offset at or above L is done; a settled record that has an overflow entry ahead of W is skipped when
   promotion meets its copy;
 * an entry whose change block Redis has (`number <= hw`) is in the overflow's care: done for Kafka;

@@ -138,7 +138,7 @@ class RecoveryWorker:
     def _number_in_redis(self, lane_id: TopicPartition) -> int:
         """As Redis says, also where something is missing: who asks for records, or once a second, notes that loss."""
         try:
-            return self._overflow.watermark(lane_id)
+            return self._overflow.last_applied(lane_id)
         except OverflowLoss as error:
             return error.number
 

@@ -1,12 +1,13 @@
-"""When the settlement takes its steps: once an interval. Half of it before it may prepare one. After a turn it may have
-sent what lingers: a quiet engine has the time, a busy one takes it seldom.
+"""When the settlement takes its steps: once an interval. Half an interval before a step it may prepare the next one.
+
+After a turn, records that wait in the client may be flushed: a quiet engine has the time, a busy one takes it seldom.
 """
 
 from collections.abc import Collection
 from typing import Final
 
-from sidecar.engine.commit.at_least_once import Settlement
 from sidecar.engine.commit.interval import EmissionApart
+from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.partition.partition import SourcePartition
 
 QUIET: Final = 100  # records in a turn of the engine: with fewer, it has time to wait

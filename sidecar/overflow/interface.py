@@ -1,6 +1,6 @@
 """The overflow: the coarser levels of the timing wheel, as the engine sees them.
 
-Here stand only the words and the four things the engine asks for; `redis_overflow.py` does them on Redis,
+Here stand only the words and the five things the engine asks for; `redis_overflow.py` does them on Redis,
 `keys.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are
 committed in the ledger, and it says so when something is missing.
 """
@@ -74,7 +74,7 @@ class Promotion(NamedTuple):
 class Overflow(Protocol):
     """Called from one worker thread, never from the engine's. All raise OverflowUnavailable."""
 
-    def watermark(self, lane: TopicPartition) -> int:
+    def last_applied(self, lane: TopicPartition) -> int:
         """The number of the last change block applied, 0 when there is none.
 
         Raises OverflowLoss when something is missing although the number is there, or the number (-1) has gone and

@@ -58,8 +58,8 @@ class RedisOverflow:
         self._read_aheads.clear()
         self._link.close()
 
-    def watermark(self, lane: TopicPartition) -> int:
-        """See `Overflow.watermark`."""
+    def last_applied(self, lane: TopicPartition) -> int:
+        """See `Overflow.last_applied`."""
         keys = LaneKeys(self.group, lane).fixed
         hw, number = self._link.run(NUMBER, keys, [])
         check_whole(lane, hw, keys, 0, number)
@@ -159,7 +159,7 @@ class RedisOverflow:
         return Promotion(records, cursor)
 
     def _is_current(self, lane: TopicPartition, ahead: ReadAhead, acknowledged: int) -> bool:
-        hw = self.watermark(lane)
+        hw = self.last_applied(lane)
         check_whole(lane, hw, (), acknowledged)
         return hw == ahead.hw
 
@@ -273,9 +273,9 @@ class TimedOverflow:
         self._overflow = overflow
         self._observe = observe
 
-    def watermark(self, lane: TopicPartition) -> int:
-        """As `Overflow.watermark`."""
-        return self._timed("watermark", lambda: self._overflow.watermark(lane))
+    def last_applied(self, lane: TopicPartition) -> int:
+        """As `Overflow.last_applied`."""
+        return self._timed("watermark", lambda: self._overflow.last_applied(lane))
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """As `Overflow.apply`."""

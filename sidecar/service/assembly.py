@@ -9,8 +9,9 @@ from typing import Final
 from policies.retention import MARGIN_MS
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
-from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
+from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.exactly_once import ExactlyOnce
+from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits

@@ -177,7 +177,7 @@ class Recorder:
         self._spans.labels(outcome).inc(count)
 
     def secret_file(self, name: str, is_good: bool) -> None:
-        """A file with secrets (`tokens`, `kafka`, `redis`) was read, and can be used or not."""
+        """A file with secrets (`tokens`, `kafka`, `redis`, `sentinel`) was read, and can be used or not."""
         self._secret_files.labels(name).set(not is_good)
 
     def leave_out(self, reason: str) -> None:

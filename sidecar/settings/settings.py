@@ -315,8 +315,8 @@ class Settings(Section):
     def _topics_differ(self) -> Self:
         if len(self.own_topics) < len(self._own):
             raise ValueError(
-                "ledger, policies, quarantine, audit, redrive, changes and schedule topic "
-                "must be seven different topics"
+                "ledger, policies, quarantine, audit, redrive, redriven, changes and schedule topic "
+                "must be eight different topics"
             )
         return self
 

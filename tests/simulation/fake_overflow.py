@@ -44,8 +44,8 @@ class FakeOverflow:
         """Store that one process talks to."""
         return self
 
-    def watermark(self, lane: TopicPartition) -> int:
-        """See `Overflow.watermark`."""
+    def last_applied(self, lane: TopicPartition) -> int:
+        """See `Overflow.last_applied`."""
         self.failing("watermark", False)
         self._check(lane)
         return self._number(lane)

@@ -325,10 +325,10 @@ class Connected:
         self._overflow = RedisOverflow(client, GROUP)
         self._rebuild = RedisRebuild(client, GROUP)
 
-    def watermark(self, lane: TopicPartition) -> int:
-        """See `Overflow.watermark`."""
+    def last_applied(self, lane: TopicPartition) -> int:
+        """See `Overflow.last_applied`."""
         with self._judged("watermark"):
-            number = self._overflow.watermark(lane)
+            number = self._overflow.last_applied(lane)
             self._compare(self._store.has_number, lane, number)
         return number
 

@@ -7,8 +7,9 @@ from random import Random
 
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
-from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
+from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.exactly_once import ExactlyOnce
+from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
@@ -220,8 +221,8 @@ class Replica:
     def refused(self) -> list[FakeRecord]:
         """Records that were refused, or are nowhere, and that the engine has not seen to yet."""
         assert isinstance(self.settlement, AtLeastOnce)
-        generations = [*self.settlement.in_flight]
-        heard = [failure.message for generation in generations for failure in generation.failures]
+        intervals = [*self.settlement.in_flight]
+        heard = [failure.message for interval in intervals for failure in interval.failures]
         return [
             message.record if isinstance(message, Nowhere) else message
             for message in (*heard, *self.output.unheard_of(), *self.small_output.unheard_of())

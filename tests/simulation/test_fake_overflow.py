@@ -62,7 +62,7 @@ def test_both_answer_alike(url: str, steps: list[tuple[str, int, list[int]]]) ->
         else:
             for overflow in (real, fake):
                 overflow.tidy(LANE, cursor, cursor.due_ms)
-        assert real.watermark(LANE) == fake.watermark(LANE) == number
+        assert real.last_applied(LANE) == fake.last_applied(LANE) == number
     real.close()
 
 
@@ -97,7 +97,7 @@ def test_both_miss_a_key_that_has_gone_wherever_it_is_looked_at(url: str, lost: 
     real.client.unlink(*lose_real(LaneKeys(real.group, LANE)))
     lose_fake(fake)
     calls: list[Callable[[Overflow, RebuildStore], object]] = [
-        lambda overflow, store: overflow.watermark(LANE),
+        lambda overflow, store: overflow.last_applied(LANE),
         lambda overflow, store: store.place(LANE),
         lambda overflow, store: overflow.promote(LANE, START, at(900_000), 10, blocks),
         lambda overflow, store: store.read(LANE, START, 10, blocks).records,

@@ -1,13 +1,13 @@
 """Partitions that don't acknowledge, in `at_least_once`: found, and given nothing more until they do.
 
-Kafka's client goes on trying for ever, and says only that some reports of a generation are missing, not whose.
+Kafka's client goes on trying for ever, and says only that some reports of a interval are missing, not whose.
 
-    a generation is silent ----> its topics are watched: reports are counted by partition, and no record is sent
+    a interval is silent ----> its topics are watched: reports are counted by partition, and no record is sent
          for SILENCE_S           without its partition being known here
     a watched one is silent ---> partitions with reports missing are suspended: what is for them waits
     they answer ---------------> it goes on, in order
 
-Without this, every generation with one record for such a partition would wait with all of its records.
+Without this, every interval with one record for such a partition would wait with all of its records.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ class Watched(CommitInterval):
 
 @dataclass(slots=True)
 class _Closed:
-    generation: CommitInterval
+    interval: CommitInterval
     closed_s: float
     judged: bool = False
     suspended: set[TargetPartition] = field(default_factory=set)
@@ -64,21 +64,21 @@ class _Closed:
     @property
     def counts(self) -> tuple[Counter[TargetPartition], Counter[TargetPartition]]:
         """Records expected and answered by partition, as far as they were watched."""
-        watched = self.generation
+        watched = self.interval
         return (watched.expected, watched.answered) if isinstance(watched, Watched) else (Counter(), Counter())
 
     def missing(self, place: TargetPartition) -> bool:
         """Some reports are. One of a topic that is gone names no partition: that answers for all of them. Nor is any
         missing when all are there: where the topic has grown unnoticed, records went to other partitions than expected.
         """
-        if self.generation.complete:
+        if self.interval.complete:
             return False
         expected, answered = self.counts
         return answered[place] < expected[place] and not answered[TargetPartition(place.topic, ANY_PARTITION)]
 
 
 class InFlight:
-    """Closed generations whose reports aren't all in, oldest first. Time is an argument: seconds that never go back."""
+    """Closed intervals whose reports aren't all in, oldest first. Time is an argument: seconds that never go back."""
 
     def __init__(self, refusals: Refusals) -> None:
         self._refusals = refusals
@@ -90,11 +90,11 @@ class InFlight:
         return len(self._closed)
 
     def __iter__(self) -> Iterator[CommitInterval]:
-        return (closed.generation for closed in self._closed)
+        return (closed.interval for closed in self._closed)
 
-    def close(self, generation: CommitInterval, now_s: float) -> None:
+    def close(self, interval: CommitInterval, now_s: float) -> None:
         """All of it is handed over."""
-        self._closed.append(_Closed(generation, now_s))
+        self._closed.append(_Closed(interval, now_s))
 
     def open(self, outputs: tuple[Any, ...]) -> CommitInterval:
         """The next one."""
@@ -102,14 +102,14 @@ class InFlight:
 
     def completed(self, now_s: float) -> list[CommitInterval]:
         """Take out those of which every record has its report; see to those that take too long."""
-        complete = [closed.generation for closed in self._closed if closed.generation.complete]
+        complete = [closed.interval for closed in self._closed if closed.interval.complete]
         for closed in self._closed:
             if closed.suspended:
                 self._release(closed)
-            elif not (closed.judged or closed.generation.complete) and now_s - closed.closed_s > SILENCE_S:
+            elif not (closed.judged or closed.interval.complete) and now_s - closed.closed_s > SILENCE_S:
                 self._judge(closed, now_s)
         if complete:
-            self._closed = [closed for closed in self._closed if not closed.generation.complete]
+            self._closed = [closed for closed in self._closed if not closed.interval.complete]
         if self._watched and now_s > self._watched_until_s:
             self._watched = set()
             self._refusals.watch(self._watched)
@@ -122,7 +122,7 @@ class InFlight:
         if closed.suspended:
             self._refusals.silent(closed.suspended)
         known = {place.topic for place in expected}
-        if unknown := closed.generation.topics - known:
+        if unknown := closed.interval.topics - known:
             self._watched |= unknown
             self._watched_until_s = now_s + WATCH_S
             self._refusals.watch(self._watched)

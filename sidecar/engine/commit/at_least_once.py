@@ -2,9 +2,9 @@
 
 `AtLeastOnce`, in the order things happen:
 
-1. The engine emits into the open generation; each delivery report counts up.
-2. Each interval the generation is closed and a new one opened. Generations whose records are all acknowledged give
-   them to their lanes. One slow target delays only its own generation's records.
+1. The engine emits into the open interval; each delivery report counts up.
+2. Each interval the interval is closed and a new one opened. Intervals whose records are all acknowledged give
+   them to their lanes. One slow target delays only its own interval's records.
 3. Each touched lane seals a block (settled records, entries for the overflow) and produces it to the ledger.
 4. The block's own delivery report marks its offsets done and lets its change block go to the overflow.
 5. Lanes that moved commit their low watermark, with what a recovery needs as metadata, without waiting.
@@ -14,7 +14,7 @@ A crash between 1 and 4 repeats what was emitted since the last block, and never
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sidecar.engine.commit.ack_timeouts import InFlight
 from sidecar.engine.commit.block_builder import (
@@ -26,8 +26,8 @@ from sidecar.engine.commit.block_builder import (
     record_block,
     take_sealed,
 )
-from sidecar.engine.commit.exactly_once import MOST
 from sidecar.engine.commit.interval import CommitInterval, EmissionApart, Refusals
+from sidecar.engine.commit.settlement import RECORDS_MAX, silence_of
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.partition import SourcePartition
@@ -37,66 +37,6 @@ from sidecar.model.ports import Intake, Output, Time, refusal
 from sidecar.model.record import TopicPartition
 
 SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
-
-
-class Settlement(Protocol):
-    """The strategy that makes emissions facts. The engine emits into `open` and calls `step` once a settle interval."""
-
-    ready: bool  # lanes may be taken on
-    broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
-    problem: str
-    time: Time  # as its blocks have shown the broker's clock
-    traces: Traces | None  # where emissions that are facts are told of, if anybody asks
-
-    @property
-    def open(self) -> CommitInterval:
-        """Where records are emitted to."""
-
-    @property
-    def room(self) -> int:
-        """How many more records `open` should get."""
-
-    @property
-    def in_flight(self) -> Sequence[CommitInterval]:
-        """Generations whose records were handed over and aren't facts yet."""
-
-    @property
-    def unwritten(self) -> tuple[int, int]:
-        """Records that only blocks on their way to the ledger know of, and the bytes of these blocks."""
-
-    def prepare(self) -> None:
-        """Get ready, or ready again; `ready` says when."""
-
-    def sweep(self, lanes: Iterable[SourcePartition]) -> None:
-        """Commits of the group stay hidden: end what may hide them there. `lanes`: all there are."""
-
-    def step(self, lanes: Iterable[SourcePartition], now_ms: int, apart: EmissionApart) -> bool:
-        """One settle interval; False when it can't be now: ask again soon. Records that need a transaction of their own
-        are emitted into it from `apart`.
-        """
-
-    def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:
-        """Half an interval before a step: what will make it end sooner. False: not now, ask again soon."""
-
-    def poll(self, seconds: float) -> None:
-        """Serve delivery reports, for at most so long when there are none yet."""
-
-    def hasten(self, quiet: bool) -> bool:
-        """Bring on what the next facts wait for, which may take a millisecond: a `quiet` engine has that to spare.
-        False: nothing to do.
-        """
-
-    def unfinished(self, lanes: Iterable[SourcePartition]) -> bool: ...
-
-    def commit(self, lanes: Iterable[SourcePartition], wait: bool) -> None: ...
-
-    def stop(self) -> None:
-        """Let go of threads. Twice is harmless."""
-
-
-def silence_of(ledger: LedgerTopic) -> str:
-    """The problem of a ledger that doesn't acknowledge."""
-    return f"the ledger topic {ledger.name} does not acknowledge: nothing is settled until it does"
 
 
 class BlockReport:
@@ -144,7 +84,7 @@ class AtLeastOnce:
         time: Time,
     ) -> None:
         self.open = CommitInterval(*outputs)
-        self.room = MOST  # a generation that takes long holds up no other
+        self.room = RECORDS_MAX  # a interval that takes long holds up no other
         self.ready = True
         self.broken = False
         self.problem = ""
@@ -201,7 +141,7 @@ class AtLeastOnce:
         return True
 
     def poll(self, seconds: float) -> None:
-        """Serve the delivery reports of all generations: they share the producers."""
+        """Serve the delivery reports of all intervals: they share the producers."""
         output, *others = self._outputs
         output.poll(seconds)
         for other in others:
@@ -242,13 +182,13 @@ class AtLeastOnce:
         self.failure = self._ledger.refused(report.lane.id, error)
 
     def _collect(self) -> None:
-        """Give the records of acknowledged generations to their lanes."""
-        for generation in self._closed.completed(self.time.monotonic_s()):
-            if generation.failures:
-                self._refusals.refused(generation)
+        """Give the records of acknowledged intervals to their lanes."""
+        for interval in self._closed.completed(self.time.monotonic_s()):
+            if interval.failures:
+                self._refusals.refused(interval)
             if self.traces is not None:
-                self.traces.put(generation, self.time.now_ms())
-            generation.give_to_lanes()
+                self.traces.put(interval, self.time.now_ms())
+            interval.give_to_lanes()
 
     def _seal_all(self, lane: SourcePartition, now_ms: int) -> bool:
         while has_news(lane):

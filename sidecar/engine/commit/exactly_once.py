@@ -4,7 +4,7 @@
                                     | serves reports |                                |
     committer                                        | offsets, commit |
 
-1. The engine emits into the open generation, which is a transaction of one of two producers that take turns. Half an
+1. The engine emits into the open interval, which is a transaction of one of two producers that take turns. Half an
    interval on, it writes a block ahead for each partition of the ledger: what is new to a transaction takes longest.
 2. Each interval, when the committer has nothing to do, every lane seals its blocks into it. When the brokers have
    acknowledged all of it, the committer gets it. A busy committer only makes the next one longer: no turn waits for a
@@ -22,10 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sidecar.engine.commit.at_least_once import silence_of
 from sidecar.engine.commit.block_builder import probe_clock
 from sidecar.engine.commit.filling import Filling
-from sidecar.engine.commit.finishing import finish
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, EmissionApart, Refusals
 from sidecar.engine.commit.producers import (
     APART,
@@ -38,17 +36,16 @@ from sidecar.engine.commit.producers import (
     make_outputs,
     next_output,
 )
+from sidecar.engine.commit.settlement import RECORDS_MAX, silence_of
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
+from sidecar.engine.commit.transaction_end import end_transaction
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.model.record import TopicPartition
-
-MOST: Final = 1_000_000  # what the client's queue takes
-
 
 GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
 
@@ -65,7 +62,7 @@ class TransactionSizeLimit:
     """
 
     def __init__(self) -> None:
-        self.most = MOST
+        self.most = RECORDS_MAX
         self._changed_s = self._slow_s = 0.0
 
     def learn(self, sent: int, taken: int, at_once: bool, now_s: float) -> None:
@@ -78,9 +75,9 @@ class TransactionSizeLimit:
         if not at_once:
             self._slow_s = now_s
         if sent >= self.most and now_s - max(self._changed_s, self._slow_s) >= GROW_S:
-            self.most, self._changed_s = min(2 * self.most, MOST), now_s
+            self.most, self._changed_s = min(2 * self.most, RECORDS_MAX), now_s
         elif now_s - self._changed_s >= GROW_SLOWLY_S:  # by less than what would be too much for certain
-            self.most, self._changed_s = min(self.most + (self.most + 1) // 2, MOST), now_s
+            self.most, self._changed_s = min(self.most + (self.most + 1) // 2, RECORDS_MAX), now_s
 
 
 log = logging.getLogger(__name__)
@@ -95,7 +92,7 @@ OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the gro
 
 
 class ExactlyOnce:
-    """Owned by the engine's thread; `finish` and the making of producers run on the committer's."""
+    """Owned by the engine's thread; `end_transaction` and the making of producers run on the committer's."""
 
     def __init__(
         self,
@@ -181,7 +178,7 @@ class ExactlyOnce:
     @property
     def open(self) -> CommitInterval:
         """See `Settlement`."""
-        return self._next.generation
+        return self._next.interval
 
     @property
     def room(self) -> int:
@@ -195,7 +192,7 @@ class ExactlyOnce:
 
     @property
     def unwritten(self) -> tuple[int, int]:
-        """See `Settlement`: their generations are in flight."""
+        """See `Settlement`: their intervals are in flight."""
         return 0, 0
 
     # --- one step -------------------------------------------------------------------------------------------------
@@ -220,7 +217,7 @@ class ExactlyOnce:
         if transaction is self._next:
             other = self._outputs["b" if self.open.output is self._outputs["a"] else "a"]
             self._next = begun(other, self.time.monotonic_s())
-        self._closing, self._ending = transaction, transaction.generation
+        self._closing, self._ending = transaction, transaction.interval
         self._closing_until_s = self.time.monotonic_s() + PATIENCE_S
         self.poll(0)
         return True
@@ -263,11 +260,11 @@ class ExactlyOnce:
             self._filling.see_clock(transaction)
         if ends:
             self._closing = None
-            transaction.early = transaction.generation.is_early(self.time.now_ms())
+            transaction.early = transaction.interval.is_early(self.time.now_ms())
             name = next(name for name, output in self._outputs.items() if output is transaction.output)
             latest_ms = partial(self._filling.latest_ms, transaction)
             self._committer.submit(
-                lambda: finish(transaction, partial(next_output, self._makers, name), latest_ms),
+                lambda: end_transaction(transaction, partial(next_output, self._makers, name), latest_ms),
                 lambda ending: self._finished(transaction, name, ending),
             )
 
@@ -305,8 +302,8 @@ class ExactlyOnce:
         target.
         """
         usual, output, isolated = self._next, self._outputs[name], name == ISOLATION
-        generation = CommitInterval(output, output) if isolated else CommitInterval(output, small_output=output)
-        transaction = self._next = Transaction(generation, careful=isolated, paced=True)
+        interval = CommitInterval(output, output) if isolated else CommitInterval(output, small_output=output)
+        transaction = self._next = Transaction(interval, careful=isolated, paced=True)
         try:
             if isolated:
                 apart.emit_isolated(now_ms)
@@ -330,7 +327,7 @@ class ExactlyOnce:
         self._ending = None
         if name not in APART:
             at_once = isinstance(ending, Committed) and self.time.monotonic_s() <= self._closing_until_s
-            self._fit.learn(transaction.generation.sent, transaction.taken, at_once, self.time.monotonic_s())
+            self._fit.learn(transaction.interval.sent, transaction.taken, at_once, self.time.monotonic_s())
         if isinstance(ending, Committed):
             self._committed(transaction, name)
         elif isinstance(ending, Aborted):
@@ -341,7 +338,7 @@ class ExactlyOnce:
         else:
             assert isinstance(ending, Broken)
             if transaction.stuck:
-                self._refusals.given_up(transaction.generation)
+                self._refusals.given_up(transaction.interval)
             self._break(ending.reason)
 
     def _break(self, reason: str) -> None:
@@ -353,16 +350,16 @@ class ExactlyOnce:
     def _committed(self, transaction: Transaction, name: str) -> None:
         self.problem, self._silences = "", 0
         if self.traces is not None:
-            self.traces.put(transaction.generation, self.time.now_ms())
+            self.traces.put(transaction.interval, self.time.now_ms())
         self._filling.became_fact(transaction, self.tally)
         if transaction.careful:
-            self._refusals.passed_isolated(transaction.generation)
+            self._refusals.passed_isolated(transaction.interval)
         elif name == SMALL:
             self._refusals.passed_small()
 
     def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
-        generation = transaction.generation
+        interval = transaction.interval
         self._filling.take_back(transaction, ending)
         silent = transaction.stuck and any(block.sent and block.written is None for block in transaction.blocks)
         self._silences = self._silences + 1 if silent else 0
@@ -373,9 +370,9 @@ class ExactlyOnce:
         if not transaction.doomed:
             log.warning("a transaction was aborted", extra={"cause": cause_of(transaction, ending)})
         if transaction.stuck:
-            self._refusals.given_up(generation)
-        if generation.failures:
-            self._refusals.refused(generation)
+            self._refusals.given_up(interval)
+        if interval.failures:
+            self._refusals.refused(interval)
         elif ending.of_records and ending.cause is not None and ending.cause.name() in OF_RECORDS:
-            self._refusals.suspect(generation, ending.cause, transaction.careful)
-        self._refusals.take_back(generation, transaction.careful)
+            self._refusals.suspect(interval, ending.cause, transaction.careful)
+        self._refusals.take_back(interval, transaction.careful)

@@ -34,7 +34,7 @@ class Filling:
         """A block, an empty one if need be, for each partition of the ledger that will get some: so it joins the
         transaction ahead of its end. The first record for a partition waits until the coordinator knows of it.
         """
-        emitting, joined = set(transaction.generation.owners), set[int]()
+        emitting, joined = set(transaction.interval.owners), set[int]()
         for lane in lanes:
             partition = self._ledger.partition_of(lane.id)
             if not lane.dropped and partition not in joined and (lane in emitting or has_news(lane)):
@@ -50,12 +50,12 @@ class Filling:
         if not transaction.member.is_named:
             transaction.doomed = not transaction.empty
             return
-        generation = transaction.generation
-        owners = generation.owners + [block.lane for block in transaction.blocks]
+        interval = transaction.interval
+        owners = interval.owners + [block.lane for block in transaction.blocks]
         if any(lane.dropped for lane in owners):  # its next owner reads it again
             transaction.doomed = True
             return
-        generation.give_to_lanes()
+        interval.give_to_lanes()
         for lane in lanes:
             if not lane.dropped:
                 self._seal_all(transaction, lane, now_ms)

@@ -1,4 +1,4 @@
-"""A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
+"""A commit interval: records handed to the producer between two settlements, until Kafka has answered for all."""
 
 from collections import Counter
 from collections.abc import Collection, Sized
@@ -85,7 +85,7 @@ class CommitInterval:
         """The producer has taken a record for this partition, one of those that are handed over one by one."""
 
     def report(self, error: Any, message: Any) -> None:
-        """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""
+        """Delivery report of any record of this interval: one shared bound method, as it runs once a record."""
         self.acknowledged += 1
         if error is not None or message.offset() is None:
             self.failures.append(Failure(refusal(error, message), message, isolated=False))
@@ -148,14 +148,14 @@ class EmissionApart(Protocol):
     """How a settlement fills a transaction of its own with records that go apart from others."""
 
     def emit_isolated(self, now_ms: int) -> None:
-        """Hand records of one target to the open generation's `isolation_output`."""
+        """Hand records of one target to the open interval's `isolation_output`."""
 
     def emit_small(self, now_ms: int) -> None:
-        """Hand some of those that go in small batches to the open generation's `small_output`."""
+        """Hand some of those that go in small batches to the open interval's `small_output`."""
 
 
 class Refusals(Protocol):
-    """Where a generation's failed deliveries go: they are emitted again or leave another way."""
+    """Where a interval's failed deliveries go: they are emitted again or leave another way."""
 
     @property
     def isolated(self) -> Sized:
@@ -165,22 +165,22 @@ class Refusals(Protocol):
     def small(self) -> Sized:
         """Records that wait to be sent in small batches."""
 
-    def refused(self, generation: CommitInterval) -> None:
-        """Take the failed records out of the generation and see to them."""
+    def refused(self, interval: CommitInterval) -> None:
+        """Take the failed records out of the interval and see to them."""
 
-    def given_up(self, generation: CommitInterval) -> None:
+    def given_up(self, interval: CommitInterval) -> None:
         """Remember the partitions that did not acknowledge in time. What a failed transaction has purged is no sign of
         it: its client drops all that is under way, to healthy targets, too.
         """
 
-    def suspect(self, generation: CommitInterval, cause: Any, careful: bool) -> None:
-        """A record or target of this generation is at fault, and the client doesn't say which: take them all out."""
+    def suspect(self, interval: CommitInterval, cause: Any, careful: bool) -> None:
+        """A record or target of this interval is at fault, and the client doesn't say which: take them all out."""
 
-    def take_back(self, generation: CommitInterval, careful: bool) -> None:
+    def take_back(self, interval: CommitInterval, careful: bool) -> None:
         """Nothing of this interval has happened: all that is left in it is to be emitted again."""
 
-    def passed_isolated(self, generation: CommitInterval) -> None:
-        """All records of this generation, sent one by one, were taken."""
+    def passed_isolated(self, interval: CommitInterval) -> None:
+        """All records of this interval, sent one by one, were taken."""
 
     def passed_small(self) -> None:
         """All that was sent in small batches was taken."""

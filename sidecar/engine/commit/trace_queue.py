@@ -33,9 +33,9 @@ class Traces:
         self.queue: Queue[Emission] = Queue(spans_max)
         self.dropped = 0  # since the start
 
-    def put(self, generation: CommitInterval, now_ms: int) -> None:
-        """Everything that this generation emitted is a fact as of now. Never waits."""
-        for lane, records, handed_over_ms in generation.batches:
+    def put(self, interval: CommitInterval, now_ms: int) -> None:
+        """Everything that this interval emitted is a fact as of now. Never waits."""
+        for lane, records, handed_over_ms in interval.batches:
             for held in records:
                 if held.headers and is_sampled(held.headers):
                     origin = held.origin or lane.here + b"%d" % held.came_at

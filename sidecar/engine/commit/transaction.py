@@ -1,4 +1,4 @@
-"""One Kafka transaction of the exactly-once settlement: what is in it, and the ways in which it ends (`finishing.py`).
+"""One Kafka transaction of the exactly-once settlement: its content, and the ways in which it ends.
 
 Committed    everything in it is a fact
 Aborted      nothing in it has happened: all of it is emitted again, but for what the brokers refused
@@ -75,7 +75,7 @@ class Transaction:
     a transaction, and neither the mark of its end: until it does, the transactional id is of no use.
     """
 
-    generation: CommitInterval
+    interval: CommitInterval
     member: Member = NO_MEMBER  # as of its end: a commit of a former generation is refused
     blocks: list[SealedBlock] = field(default_factory=list)
     states: list[tuple[SourcePartition, CommitState]] = field(default_factory=list)
@@ -92,18 +92,18 @@ class Transaction:
     @property
     def output(self) -> TransactionalOutput:
         """The producer whose transaction it is."""
-        output: TransactionalOutput = self.generation.output
+        output: TransactionalOutput = self.interval.output
         return output
 
     @property
     def waits_for_reports(self) -> bool:
         """All is sent, nothing is refused so far, and something is not acknowledged: more reports may come."""
-        if self.doomed or self.failed or self.careful or self.generation.failures:
+        if self.doomed or self.failed or self.careful or self.interval.failures:
             return False
         blocks = self.blocks
         if any(block.error is not None or not block.sent for block in blocks):
             return False
-        return not self.generation.complete or any(block.written is None for block in blocks)
+        return not self.interval.complete or any(block.written is None for block in blocks)
 
     def lingers(self, now_s: float) -> bool:
         """Something in it has waited for long enough to be sent, and the client has nothing else under way."""
@@ -133,12 +133,12 @@ class Transaction:
         """Records and blocks that the client was given, and those with a report."""
         blocks = self.blocks
         reports = sum(block.written is not None or block.error is not None for block in blocks)
-        return self.generation.sent + len(blocks), self.generation.acknowledged + reports
+        return self.interval.sent + len(blocks), self.interval.acknowledged + reports
 
     @property
     def empty(self) -> bool:
         """Nothing to commit."""
-        return not (self.blocks or self.states or self.generation.batches or self.generation.departures)
+        return not (self.blocks or self.states or self.interval.batches or self.interval.departures)
 
 
 def begun(output: Any, now_s: float) -> Transaction:
@@ -187,5 +187,5 @@ def cause_of(transaction: Transaction, ending: Aborted) -> str:
     if transaction.early:
         return "by the broker's clock, which was set back, some of its records are not due"
     blocks = {block.error.str() for block in transaction.blocks if block.error is not None}
-    records = {failure.error.str() for failure in transaction.generation.failures}
+    records = {failure.error.str() for failure in transaction.interval.failures}
     return ending.cause.str() if ending.cause is not None else ", ".join(sorted(records or blocks)) or "too slow"

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.decision import TARGET_NOT_ALLOWED
 from policies.headers import DUE, ORIGIN, POLICY
-from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.ready import Batch
 from sidecar.engine.emission.redelivery import RUN_MAX, SMALL_BYTES_MAX, Redelivery
@@ -225,9 +225,9 @@ class Emitter:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
         lane = batch.lane
         chunk = batch.records[batch.start : batch.start + budget]
-        generation, output = self.settlement.open, self.settlement.open.output
-        produce, report, refused = output.produce, generation.report, output.refused
-        small, small_output = self.redelivery.in_small_batches, generation.small_output
+        interval, output = self.settlement.open, self.settlement.open.output
+        produce, report, refused = output.produce, interval.report, output.refused
+        small, small_output = self.redelivery.in_small_batches, interval.small_output
         exceeds = self._targets.limits.exceeds
         one_by_one = self.redelivery.one_by_one - small
         partitions, here = self._targets.partitions, lane.here.decode()
@@ -243,7 +243,7 @@ class Emitter:
                 is_small = bool(small) and target in small
                 if small and small_output is not None:
                     produce = small_output.produce if is_small else output.produce
-                    report = generation.report_small if is_small else generation.report
+                    report = interval.report_small if is_small else interval.report
                 if (
                     target_partition >= partitions.get(target, -1)
                     or 0 <= expires_ms < now_ms
@@ -379,24 +379,24 @@ class Emitter:
         self, lane: SourcePartition, parcel: Held | Diverted, topic: str, headers: Headers, isolated: bool
     ) -> bool:
         """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
-        place, generation = self.redelivery.place_for(lane, parcel, isolated), self.settlement.open
+        place, interval = self.redelivery.place_for(lane, parcel, isolated), self.settlement.open
         if place is None:
             return False
         partition = place.partition if parcel.key is None else self._targets.asked_partition(parcel)
-        output, report = generation.output, generation.report
+        output, report = interval.output, interval.report
         if isolated:
-            output, report = generation.isolation_output, generation.report_isolated
+            output, report = interval.isolation_output, interval.report_isolated
         elif self.redelivery.goes_small(topic):
-            if (output := generation.small_output) is None:
+            if (output := interval.small_output) is None:
                 self.redelivery.small.append(lane, parcel)  # for the next transaction of such
                 return False
-            report = generation.report_small
+            report = interval.report_small
         try:
             output.produce(topic, parcel.value, parcel.key, partition, report, None, NOW, headers)
         except output.refused as error:
             self.redelivery.refuse(lane, parcel, error.args[0], isolated)
             return False
-        generation.handed_over(place)
+        interval.handed_over(place)
         return True
 
     # --- for the engine -------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class Emitter:
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest for being emitted as a fact, -1 when none waits."""
         waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.redelivery))
-        return earliest([*waiting, *(generation.oldest_due_ms for generation in self.settlement.in_flight)])
+        return earliest([*waiting, *(interval.oldest_due_ms for interval in self.settlement.in_flight)])
 
     def drop(self, lanes: set[SourcePartition]) -> None:
         """Forget what belongs to lanes that were revoked: whoever has them next reads it again."""

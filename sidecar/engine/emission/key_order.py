@@ -4,7 +4,7 @@
                 ^                        |
                 +------ came back -------+   from an aborted transaction, or refused: one at a time from then on
 
-What is handed over together is in one generation. In `exactly_once` it becomes visible together, in order, or comes
+What is handed over together is in one interval. In `exactly_once` it becomes visible together, in order, or comes
 back together. In `at_least_once` a record that the brokers refuse may come after those handed over with it.
 """
 

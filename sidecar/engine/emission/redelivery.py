@@ -27,7 +27,7 @@ Content = tuple[str, bytes | None, bytes | None]
 Found = tuple[SourcePartition, Held | Diverted]
 
 
-def take_failed(generation: CommitInterval) -> list[tuple[Failure, list[Found]]]:
+def take_failed(interval: CommitInterval) -> list[tuple[Failure, list[Found]]]:
     """Take the records that failed out of a complete interval: one failure for each content, with its records.
 
     A delivery report carries topic, key and value, but neither headers nor a mark of ours, and keeping a closure per
@@ -36,24 +36,24 @@ def take_failed(generation: CommitInterval) -> list[tuple[Failure, list[Found]]]
     again, which repeats a record rather than lose one.
     """
     failures: dict[Content, Failure] = {}
-    for failure in generation.failures:
+    for failure in interval.failures:
         failures.setdefault(_produced(failure.message), failure)
     found: dict[Content, list[Found]] = defaultdict(list)
-    for lane, batch, _ in generation.batches:
+    for lane, batch, _ in interval.batches:
         for held in batch:
             if (content := (held.target, held.key, held.value)) in failures:
                 found[content].append((lane, held))
-    for lane, departure in generation.departures:
+    for lane, departure in interval.departures:
         if (content := (departure.topic, departure.key, departure.value)) in failures:
             found[content].append((lane, departure))
-    assert len(found) == len(failures), "a delivery report for a record that was not sent in this generation"
-    generation.batches = [
+    assert len(found) == len(failures), "a delivery report for a record that was not sent in this interval"
+    interval.batches = [
         (lane, [held for held in batch if (held.target, held.key, held.value) not in failures], at_ms)
-        for lane, batch, at_ms in generation.batches
+        for lane, batch, at_ms in interval.batches
     ]
-    generation.departures = [
+    interval.departures = [
         (lane, departure)
-        for lane, departure in generation.departures
+        for lane, departure in interval.departures
         if (departure.topic, departure.key, departure.value) not in failures
     ]
     return [(failure, found[content]) for content, failure in failures.items()]
@@ -105,9 +105,9 @@ class Redelivery:
             return small
         return small.difference(self._unauthorized, self._targets.suspended_topics, self._targets.watched)
 
-    def refused(self, generation: CommitInterval) -> None:
-        """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
-        for failure, found in take_failed(generation):
+    def refused(self, interval: CommitInterval) -> None:
+        """Take the records that Kafka refused out of a complete interval, and see to each by its error."""
+        for failure, found in take_failed(interval):
             name = failure.error.name()
             for lane, parcel in found:
                 if self._transactional and name not in exits.OF_RECORDS | exits.GIVEN_UP:
@@ -177,13 +177,13 @@ class Redelivery:
         if not self.in_order.came_back(lane, parcel, isolated=True):
             self.isolated.append(topic_of(parcel), lane, parcel)
 
-    def given_up(self, generation: CommitInterval) -> None:
+    def given_up(self, interval: CommitInterval) -> None:
         """See `Refusals`."""
-        given_up = [failure for failure in generation.failures if failure.error.name() in exits.GIVEN_UP]
+        given_up = [failure for failure in interval.failures if failure.error.name() in exits.GIVEN_UP]
         if any(failure.small for failure in given_up):
-            self._small_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
+            self._small_fits = max((interval.acknowledged - len(interval.failures)) // 2, 1)
         if any(failure.isolated for failure in given_up):  # fewer are tried next, else never any pass
-            self._isolated_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
+            self._isolated_fits = max((interval.acknowledged - len(interval.failures)) // 2, 1)
         partitions: dict[str, set[int]] = {}
         for failure in given_up:
             partitions.setdefault(failure.message.topic(), set()).add(failure.message.partition())
@@ -228,13 +228,13 @@ class Redelivery:
         """See `Refusals`."""
         self._small_fits = min(2 * self._small_fits, SMALL_MAX)
 
-    def suspect(self, generation: CommitInterval, cause: Any, careful: bool) -> None:
+    def suspect(self, interval: CommitInterval, cause: Any, careful: bool) -> None:
         """Nobody says which record spoilt a transaction. By halves, and one topic at a time, it is found: these come
         before what arrives meanwhile, else a half would never get smaller.
         """
-        suspects: list[tuple[SourcePartition, Held | Diverted]] = [*generation.departures]
-        suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
-        generation.batches, generation.departures = [], []
+        suspects: list[tuple[SourcePartition, Held | Diverted]] = [*interval.departures]
+        suspects += [(lane, held) for lane, batch, _ in interval.batches for held in batch]
+        interval.batches, interval.departures = [], []
         topics = {topic_of(parcel) for _, parcel in suspects}  # several where one of them has expired
         found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == exits.REFUSED_TOPIC))
         most = max(len(suspects) // 2, 1) if careful and not found else ISOLATED_MAX
@@ -250,16 +250,16 @@ class Redelivery:
         for topic in [*back.names]:
             self.isolated.put_back(topic, back.pop(topic))
 
-    def take_back(self, generation: CommitInterval, careful: bool) -> None:
-        """Emit all of an aborted generation again."""
-        for lane, departure in generation.departures:
+    def take_back(self, interval: CommitInterval, careful: bool) -> None:
+        """Emit all of an aborted interval again."""
+        for lane, departure in interval.departures:
             if lane.dropped or lane.leaving:
                 continue
             if careful:
                 self._isolate(lane, departure)
             else:
                 self.again.append(lane, departure)
-        for lane, batch, _ in generation.batches:
+        for lane, batch, _ in interval.batches:
             if lane.dropped or lane.leaving:
                 continue
             if careful:
@@ -269,12 +269,12 @@ class Redelivery:
                 self.ready.batches.appendleft(Batch(lane, plain))  # due, and not handed over
                 self.load.add(plain)
 
-    def passed_isolated(self, generation: CommitInterval) -> None:
+    def passed_isolated(self, interval: CommitInterval) -> None:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
-        if not (generation.batches or generation.departures):
+        if not (interval.batches or interval.departures):
             return  # all of them wait for their targets: nothing has passed
         waiting = {*self.isolated.names, *self.in_order.topics_isolated()}
-        places = set(map(self._targets.place_of, generation.parcels()))
+        places = set(map(self._targets.place_of, interval.parcels()))
         topics = {place.topic for place in places}
         recovered = self._targets.acknowledged(places) | (topics & self._unauthorized)
         self._unauthorized -= topics

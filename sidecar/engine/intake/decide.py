@@ -328,7 +328,7 @@ class Read(NamedTuple):
     named: list[Named]
 
 
-class Ready(NamedTuple):
+class ReadyToHold(NamedTuple):
     """Records of one lane that may be held now; those that are due until `near_ms` go into the wheel."""
 
     lane: SourcePartition

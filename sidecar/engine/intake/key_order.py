@@ -26,7 +26,7 @@ from policies.table import PolicyTable
 from sidecar.engine.intake.decide import (
     Item,
     Read,
-    Ready,
+    ReadyToHold,
     held_of,
     item_offset,
     list_of,
@@ -163,12 +163,12 @@ class Ordering:
             for held in change.records.values():
                 order.redone(held)
 
-    def take(self, lane: SourcePartition, read: Read, now_ms: int) -> Ready | None:
+    def take(self, lane: SourcePartition, read: Read, now_ms: int) -> ReadyToHold | None:
         """Take records decided a moment ago, of a lane that is watched; returns those of the lane that may be held."""
         order = lane.order
         assert order is not None
         if not order.queue and not self._needs_order(read):
-            return Ready(lane, read, self._near_ms(lane, now_ms))
+            return ReadyToHold(lane, read, self._near_ms(lane, now_ms))
         items = [Item(record.offset, 0, record) for record in read.held]
         items += [Item(offset_of(record), 1, record) for record in read.others]
         items += [Item(offset_of(record), 2, record) for record in read.named]
@@ -180,7 +180,7 @@ class Ordering:
         records = (record for kind in read for record in kind)
         return any(self._key_of(held_of(record) or refused_of(record)) is not None for record in records)
 
-    def step(self, lanes: Iterable[SourcePartition], table: PolicyTable, now_ms: int) -> list[Ready]:
+    def step(self, lanes: Iterable[SourcePartition], table: PolicyTable, now_ms: int) -> list[ReadyToHold]:
         """Look after lanes from their first moment on; returns what waited for something that has come."""
         if table.orders:
             for lane in lanes:
@@ -200,7 +200,7 @@ class Ordering:
                 ready.append(some)
         return ready
 
-    def _go_on(self, lane: SourcePartition, order: Order, now_ms: int) -> Ready | None:
+    def _go_on(self, lane: SourcePartition, order: Order, now_ms: int) -> ReadyToHold | None:
         ready = Read([], [], [])
         near_ms = self._near_ms(lane, now_ms)
         while order.queue and not order.sought:
@@ -216,7 +216,7 @@ class Ordering:
             else:
                 self._file(lane, order, key, item, behind, near_ms, ready)
             order.queue.popleft()
-        return Ready(lane, ready, near_ms) if any(ready) else None  # a list of it has something
+        return ReadyToHold(lane, ready, near_ms) if any(ready) else None  # a list of it has something
 
     def _near_ms(self, lane: SourcePartition, now_ms: int) -> int:
         return max(now_ms + self._overflow.soon_ms, lane.promotion.reach.due_ms)

@@ -6,7 +6,7 @@
                      [windows ]                           promoted and not yet all settled
     ledger           |...|.......|                        `LedgerMarks`: blocks that a recovery must read
 
-What must hold (design: the journey of a record):
+What must hold (docs/ARCHITECTURE.md, invariants):
 * every record with position <= C is in the wheel; every later one is in the overflow or on its way there (`puts`,
   then `changes`), and its offset stays open until the overflow has acknowledged it;
 * an offset's byte is 1 only when the fact is in the ledger;

@@ -3,7 +3,7 @@
 The engine's thread decides (which change blocks to apply, how far a cursor may move) and takes the results in; the
 worker thread only carries values to Redis and back. Jobs run strictly in the order they were submitted.
 
-The cursor's rules (design: the journey of a record):
+The cursor's rules:
 * it moves to now + horizon, or as far as the wheel has room;
 * it never reaches the earliest record that is only on its way to the overflow;
 * while a promotion is under way, `lane.promotion.promised` is what newly read records are compared with.
@@ -340,7 +340,7 @@ class OverflowWorker:
 
         def number(lane: SourcePartition) -> int | OverflowLoss:
             try:
-                return self._overflow.watermark(lane.id)
+                return self._overflow.last_applied(lane.id)
             except OverflowLoss as error:  # of this lane: the others are asked all the same
                 return error
 

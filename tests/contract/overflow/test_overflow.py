@@ -38,7 +38,7 @@ def keys_left(server: RedisServer, group: str) -> set[str]:
 def test_what_is_put_is_promoted_in_order(overflow: RedisOverflow) -> None:
     records = [held(offset, offset * 7_919 % (40 * HOUR_MS)) for offset in range(3_000)]
     overflow.apply([Change(LANE, 1, records[:2_000]), Change(LANE, 2, records[2_000:])], NOW_MS)
-    assert overflow.watermark(LANE) == 2
+    assert overflow.last_applied(LANE) == 2
     assert promote_all(overflow, START, at(40 * HOUR_MS)) == in_order(records)
     assert overflow.count(LANE, START) == 3_000
     assert overflow.count(LANE, in_order(records)[999].position) == 2_000
@@ -58,7 +58,7 @@ def test_a_block_applied_twice_changes_nothing(overflow: RedisOverflow) -> None:
     overflow.apply([first, second], NOW_MS)
     overflow.apply([first, second], NOW_MS + 5 * HOUR_MS)
     overflow.apply([Change(LANE, 1, [held(7, 9_000)])], NOW_MS)
-    assert overflow.watermark(LANE) == 2
+    assert overflow.last_applied(LANE) == 2
     assert promote_all(overflow, START, at(HOUR_MS)) == [held(1, 9_000), held(2, 9_000)]
 
 
@@ -71,7 +71,7 @@ def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, 
     other.apply(blocks[:2], NOW_MS)
     other.close()
     overflow.apply([*blocks[:3], *elsewhere[:2], *blocks[3:], *elsewhere[2:]], NOW_MS)
-    assert (overflow.watermark(LANE), overflow.watermark(other_lane)) == (6, 3)
+    assert (overflow.last_applied(LANE), overflow.last_applied(other_lane)) == (6, 3)
     assert promote_all(overflow, START, at(HOUR_MS)) == [held(number, number * 1_000) for number in range(1, 7)]
     assert overflow.count(LANE, START) == 6
 
@@ -98,7 +98,7 @@ def test_blocks_are_written_together_as_chunks_that_do_not_overlap(overflow: Red
     records = [held(offset, offset * 7_919 % 60_000) for offset in range(6_000)]
     blocks = [Change(LANE, 1 + start // 500, records[start : start + 500]) for start in range(0, 6_000, 500)]
     overflow.apply(blocks, NOW_MS)
-    assert overflow.watermark(LANE) == 12
+    assert overflow.last_applied(LANE) == 12
     keys = LaneKeys(overflow.group, LANE)
     members = overflow.client.zrangebyscore(keys.level(FINE), 0, DUE_MAX_MS)
     headers = sorted(read_header(member, FINE) for member in members)
@@ -111,8 +111,8 @@ def test_a_gap_in_the_blocks_is_loss(overflow: RedisOverflow) -> None:
     with pytest.raises(OverflowLoss) as caught:
         overflow.apply([Change(other, 1, [held(1, 9_000)]), Change(LANE, 3, [held(2, 9_000)])], NOW_MS)
     assert (caught.value.lane, caught.value.hw) == (LANE, 0)
-    assert overflow.watermark(LANE) == 0
-    assert overflow.watermark(other) == 1
+    assert overflow.last_applied(LANE) == 0
+    assert overflow.last_applied(other) == 1
 
 
 def test_fewer_blocks_than_acknowledged_is_loss(overflow: RedisOverflow) -> None:
@@ -234,7 +234,7 @@ def test_a_full_server_refuses_puts_and_lets_everything_else_go_on(
     finally:
         redis_server.configure("maxmemory", limits[0])
     overflow.apply([Change(LANE, 2, [held(9_999, 8 * HOUR_MS)])], NOW_MS)
-    assert overflow.watermark(LANE) == 2
+    assert overflow.last_applied(LANE) == 2
 
 
 def test_large_values_and_thousands_of_slots(overflow: RedisOverflow) -> None:

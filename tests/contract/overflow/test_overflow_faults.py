@@ -142,14 +142,14 @@ def test_a_cascade_cut_short_leaves_copies_that_are_dropped(valkey: EmbeddedValk
 def test_a_restarted_server_is_used_again_by_itself(valkey: EmbeddedValkey) -> None:
     put(valkey.url)
     overflow = open_overflow(valkey.url, "g")
-    assert overflow.watermark(LANE) == 1
+    assert overflow.last_applied(LANE) == 1
     valkey.kill()
     with pytest.raises(OverflowUnavailable):
-        overflow.watermark(LANE)
+        overflow.last_applied(LANE)
     with pytest.raises(OverflowUnavailable):
         overflow.apply([Change(LANE, 2, RECORDS), Change(LANE, 3, [])], NOW_MS)
     valkey.start()
-    assert overflow.watermark(LANE) == 1
+    assert overflow.last_applied(LANE) == 1
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
     overflow.close()
 
@@ -234,7 +234,7 @@ def test_findings(valkey: EmbeddedValkey, settings: dict[str, str], severity: Se
 def test_any_host_of_a_cluster_that_answers_will_do(redis_server: RedisServer) -> None:
     there = ",".join(node.url.removeprefix("redis://") for node in redis_server.nodes[1:])
     overflow = open_overflow(f"redis+cluster://127.0.0.1:1,{there}", uuid4().hex)
-    assert overflow.watermark(LANE) == 0
+    assert overflow.last_applied(LANE) == 0
     overflow.close()
 
 
@@ -243,7 +243,7 @@ def test_nobody_there(scheme: str) -> None:
     """Every call raises OverflowUnavailable, so that a process which starts then goes on without Redis."""
     overflow = open_overflow(f"{scheme}://127.0.0.1:1" + "/held" * scheme.endswith("sentinel"), "g")
     calls: Sequence[Callable[[], object]] = [
-        lambda: overflow.watermark(LANE),
+        lambda: overflow.last_applied(LANE),
         lambda: overflow.tidy(LANE, START, NOW_MS),
         lambda: inspect(overflow.client),
     ]

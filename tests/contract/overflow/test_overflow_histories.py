@@ -263,7 +263,7 @@ def test_whatever_happens_nothing_held_is_missing_unnoticed(redis_server: RedisS
         history._busy = True  # nothing more comes between
         history.step("apply")
         history.step("check")
-        assert history.owner.watermark(LANE) >= history.acknowledged
+        assert history.owner.last_applied(LANE) >= history.acknowledged
     finally:
         history.end()
 

@@ -146,7 +146,7 @@ HOSTILE: dict[str, Write] = {
 }
 
 CALLS: dict[str, Callable[[RedisOverflow], object]] = {
-    "number": lambda overflow: overflow.watermark(LANE),
+    "number": lambda overflow: overflow.last_applied(LANE),
     "promote": lambda overflow: overflow.promote(LANE, START, FAR, 1_000, 1),
     "find": lambda overflow: overflow.find(LANE, [f"id{n}" for n in range(20)], START, 1),
     "count": lambda overflow: overflow.count(LANE, START),

@@ -73,19 +73,19 @@ def test_what_a_reset_that_broke_off_has_left_is_never_taken_for_a_new_lane(
 ) -> None:
     """A process ends between two pages of a reset: of a topic that was made anew, nobody knows a number."""
     monkeypatch.setattr(restore, "CLEAR_PER_STEP_MAX", 1)
-    assert overflow.watermark(LANE) == 0
+    assert overflow.last_applied(LANE) == 0
     overflow.apply([*changes(1), Change(LANE, 2, [], [Tombstone(RECORDS[0].position, None)])], NOW_MS)
     first = Change(LANE, 1, [held(99_999, 9_000)])
     begin = True
     while store.reset(LANE, begin):
         with pytest.raises(OverflowLoss) as loss:
-            overflow.watermark(LANE)
+            overflow.last_applied(LANE)
         assert (loss.value.hw, loss.value.number) == (0, -1)
         with pytest.raises(OverflowLoss):
             overflow.apply([first], NOW_MS)
         begin = False
     assert not begin
-    assert overflow.watermark(LANE) == 0
+    assert overflow.last_applied(LANE) == 0
     overflow.apply([first], NOW_MS)
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == list(first.records)
 

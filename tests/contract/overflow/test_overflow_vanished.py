@@ -37,7 +37,7 @@ _groups = itertools.count()
 
 Call = Callable[[RedisOverflow], object]
 CALLS: dict[str, Call] = {
-    "the question of each second": lambda overflow: overflow.watermark(LANE),
+    "the question of each second": lambda overflow: overflow.last_applied(LANE),
     "a promotion": lambda overflow: overflow.promote(LANE, START, FAR, 1_000, 2),
     "a look for an id": lambda overflow: overflow.find(LANE, ["id5"], START, 2),
     "a block": lambda overflow: overflow.apply([Change(LANE, 3, [held(99, HOUR_MS)])], NOW_MS),
@@ -105,7 +105,7 @@ def test_a_key_that_every_partition_has_is_missed_before_anything_is_passed_over
             CALLS[call](held_there)
         assert (caught.value.lane, caught.value.hw) == (LANE, 0)
     with pytest.raises(OverflowLoss) as caught:
-        held_there.watermark(LANE)
+        held_there.last_applied(LANE)
     assert caught.value.number == 2, "as a recovery wants to know"
     assert held_there.client.get(keys_of(held_there).hw) == b"+2"
     assert store_of(held_there).place(LANE) == -1, "a rebuild begins with nothing"
@@ -219,7 +219,7 @@ def test_what_an_older_version_wrote_is_read_and_watched_from_the_next_writing_o
     held_there: RedisOverflow, by: str
 ) -> None:
     as_an_older_version(held_there, 2)
-    assert held_there.watermark(LANE) == store_of(held_there).place(LANE) == 2
+    assert held_there.last_applied(LANE) == store_of(held_there).place(LANE) == 2
     kept = [record for record in RECORDS if record != CANCELLED]
     assert promote_all(held_there, START, FAR) == kept
     assert sorted(held_there.find(LANE, ["id3", "id4"], START, 2)) == ["id4"]
@@ -229,7 +229,7 @@ def test_what_an_older_version_wrote_is_read_and_watched_from_the_next_writing_o
         held_there.tidy(LANE, START, NOW_MS)
     held_there.client.unlink(keys_of(held_there).level(COARSE))
     with pytest.raises(OverflowLoss):
-        held_there.watermark(LANE)
+        held_there.last_applied(LANE)
 
 
 def test_a_full_server_keeps_an_older_version_s_partition_from_nothing(
@@ -270,7 +270,7 @@ def test_what_an_older_version_removes_and_moves_is_not_missed(held_there: Redis
     held_there.client.zremrangebyscore(keys.struck, "-inf", f"({NOW_MS + 5 * HOUR_MS}")
     for number in (b"+2", b"2", b"3"):
         held_there.client.set(keys.hw, number)
-        assert held_there.watermark(LANE) == int(number)
+        assert held_there.last_applied(LANE) == int(number)
         assert len(promote_all(held_there, at(5 * HOUR_MS), FAR)) == 10
         assert not held_there.tidy(LANE, at(5 * HOUR_MS), NOW_MS)
         assert sorted(held_there.find(LANE, ["id3", "id15"], at(5 * HOUR_MS), 2)) == ["id15"]

@@ -87,13 +87,13 @@ def test_a_cluster_whose_nodes_all_come_back_elsewhere_is_found_by_its_name(tmp_
             with pytest.raises(OverflowUnavailable):
                 state_of(overflow.client)
         lead_to(name, former)
-        assert looking.watermark(LANE) == 0
+        assert looking.last_applied(LANE) == 0
         holding.apply([Change(LANE, 1, [held(1, HOUR_MS)])], NOW_MS)
         former.kill()
         with pytest.raises(OverflowUnavailable):
-            holding.watermark(LANE)
+            holding.last_applied(LANE)
         lead_to(name, cluster_of_one(stack, tmp_path / "now"))
-        assert holding.watermark(LANE) == 0
+        assert holding.last_applied(LANE) == 0
         with pytest.raises(OverflowUnavailable):
             state_of(looking.client)
         assert state_of(looking.client).is_persistent
@@ -163,9 +163,9 @@ def test_the_password_of_sentinels_is_read_at_each_connection(group: SentinelGro
     options = {"sentinel_username": USER, "sentinel_password": FileSecret("of before", path)}
     with closing(open_overflow(group.url, "g", options)) as overflow:
         with pytest.raises(OverflowUnavailable, match=r"login of redis\.sentinel_username"):
-            overflow.watermark(LANE)
+            overflow.last_applied(LANE)
         path.write_text(PASSWORD)
-        assert overflow.watermark(LANE) == 0
+        assert overflow.last_applied(LANE) == 0
 
 
 @pytest.mark.parametrize("kind", ["sentinel", "cluster"])
@@ -184,13 +184,13 @@ def test_a_renewed_password_of_redis_counts_at_the_next_connection(
         options = {"username": "me", "password": FileSecret("of before", path), **(LOGIN if kind == "sentinel" else {})}
         overflow = open_overflow(url, "g", options)
         stack.callback(overflow.close)
-        assert overflow.watermark(LANE) == 0
+        assert overflow.last_applied(LANE) == 0
         owner.execute_command("ACL", "SETUSER", "me", "resetpass", ">renewed")
         owner.execute_command("CLIENT", "KILL", "USER", "me")
         with pytest.raises(OverflowUnavailable, match="invalid username-password pair"):
-            overflow.watermark(LANE)
+            overflow.last_applied(LANE)
         path.write_text("renewed")
-        assert overflow.watermark(LANE) == 0
+        assert overflow.last_applied(LANE) == 0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_is_wrong_with_sentinels_is_named(
         group.sentinel("MONITOR", "stale", "127.0.0.1", str(port_of(group.replica)), "1")
     settings = Settings.model_validate({"redis": {"url": url.format(port=group.port), **login}})
     with pytest.raises(OverflowUnavailable) as failure, closing(connect_by(settings)) as overflow:
-        overflow.watermark(LANE)
+        overflow.last_applied(LANE)
     assert says in str(failure.value)
     [finding] = inspect_redis(settings, lambda: NOW_MS)
     assert (finding.severity, says in finding.what, fix in finding.fix) == (Severity.ERROR, True, True), finding
@@ -233,7 +233,7 @@ def test_a_server_of_another_kind_is_named(group: SentinelGroup) -> None:
     for url, (login, says, fix) in wrongs.items():
         settings = Settings.model_validate({"redis": {"url": url, **login}})
         with pytest.raises(OverflowUnavailable) as failure, closing(connect_by(settings)) as overflow:
-            overflow.watermark(LANE)
+            overflow.last_applied(LANE)
         assert says in str(failure.value)
         [finding] = inspect_redis(settings, lambda: NOW_MS)
         assert (finding.severity, fix in finding.fix) == (Severity.ERROR, True), finding
@@ -272,7 +272,7 @@ def test_a_socket_and_its_database(valkey: EmbeddedValkey) -> None:
         assert findings[0].what.endswith(f"answers at {valkey.url}?db=2")
         valkey.kill()
         with pytest.raises(OverflowUnavailable):
-            overflow.watermark(LANE)
+            overflow.last_applied(LANE)
         [finding] = inspect_redis(settings, lambda: NOW_MS)
         assert "no answer from unix://" in finding.what
 
@@ -295,7 +295,7 @@ def test_a_certificate_is_checked_for_a_name_of_choice(tmp_path: Path) -> None:
         assert "set redis.tls_name" in finding.fix, finding
         named = Settings.model_validate({"redis": {**redis, "tls_name": "localhost"}})
         with closing(connect_by(named)) as overflow:
-            assert overflow.watermark(LANE) == 0
+            assert overflow.last_applied(LANE) == 0
             assert overflow.client.connection_pool.get_connection().host == "127.0.0.2"
     finally:
         server.kill()

@@ -70,7 +70,7 @@ def test_with_a_key_a_neighbour_has_nothing_emitted_and_what_was_unsigned_is_reb
     items = signed.call("GET", "/v1/messages?limit=1").json()["items"]
     lane = TopicPartition(items[0]["position"]["topic"], items[0]["position"]["partition"])
     with closing(open_overflow(site.redis_url, site.group)) as neighbour:
-        number = neighbour.watermark(lane)
+        number = neighbour.last_applied(lane)
         due_ms = time.time_ns() // 1_000_000 + 5_000
         offset = items[0]["position"]["offset"]
         forged = Held(

@@ -116,12 +116,12 @@ def test_a_producer_whose_records_have_no_report_ends_with_its_last_use(broker: 
     output.init(ANSWER_S)
     output.begin()
     broker.stop()
-    generation = CommitInterval(output)
-    output.produce(TOPIC, b"value", None, -1, generation.report, None, 0, [])
+    interval = CommitInterval(output)
+    output.produce(TOPIC, b"value", None, -1, interval.report, None, 0, [])
     gone = weakref.ref(output)
 
     output.give_up()
-    del output, generation
+    del output, interval
 
     assert gone() is None
 

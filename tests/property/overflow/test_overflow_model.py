@@ -133,7 +133,7 @@ class OverflowModel(RuleBasedStateMachine):
 
     @rule()
     def counts_agree(self) -> None:
-        assert self.overflow.watermark(LANE) == len(self.changes)
+        assert self.overflow.last_applied(LANE) == len(self.changes)
         held_now = len(self.between(self.settled, Position(1 << 60, 0)))
         assert held_now <= self.overflow.count(LANE, self.settled) <= held_now + self.struck
 

@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.block_builder import probe_clock
-from sidecar.engine.commit.exactly_once import MOST
+from sidecar.engine.commit.settlement import RECORDS_MAX
 from sidecar.model.ports import NO_ANSWER
 from sidecar.model.record import Outcome
 from tests.simulation.fake_kafka import FakeRecord
@@ -150,7 +150,7 @@ def test_what_has_fired_and_waits_while_the_clock_is_set_back_is_not_early(
     bench.broker.short = set()
     bench.replica.targets._ask = bench.broker.partition_count
     if isinstance(bench.replica.settlement, AtLeastOnce):
-        bench.replica.settlement.room = MOST
+        bench.replica.settlement.room = RECORDS_MAX
     come_in_time(bench, handed_over)
 
 

@@ -232,20 +232,20 @@ def test_who_answers_in_whatever_way_is_waited_for_no_longer(partition: int) -> 
     """The client names no partition in reports of a topic that was deleted."""
     returned = Told()
     flights = InFlight(returned)
-    generation = Watched((NO_OUTPUT, None), {"other"})
+    interval = Watched((NO_OUTPUT, None), {"other"})
     records = [held(1, 2), held(2, 2), held(3, 3)]
     for one in records:
-        generation.handed_over(TargetPartition("other", one.target_partition))
-    generation.took(LANE, records, 0, 0)
-    flights.close(generation, 0.0)
-    generation.report(None, FakeRecord(("other", 3, 0), (0, 0), (None, b""), None))
+        interval.handed_over(TargetPartition("other", one.target_partition))
+    interval.took(LANE, records, 0, 0)
+    flights.close(interval, 0.0)
+    interval.report(None, FakeRecord(("other", 3, 0), (0, 0), (None, b""), None))
     assert flights.completed(SILENCE_S + 1) == []
-    generation.report(None, FakeRecord(("other", 2, 0), (0, 0), (None, b""), None))
+    interval.report(None, FakeRecord(("other", 2, 0), (0, 0), (None, b""), None))
     assert flights.completed(SILENCE_S + 2) == []
     dead = {TargetPartition("other", 2)}
     assert returned.told == [("silent", dead)]
-    generation.report(FakeError("_UNKNOWN_TOPIC"), FakeRecord(("other", partition, 0), (0, 0), (None, b""), None))
-    assert flights.completed(SILENCE_S + 3) == [generation]
+    interval.report(FakeError("_UNKNOWN_TOPIC"), FakeRecord(("other", partition, 0), (0, 0), (None, b""), None))
+    assert flights.completed(SILENCE_S + 3) == [interval]
     assert returned.told == [("silent", dead), ("answering", dead)]
     assert len(flights) == 0
 

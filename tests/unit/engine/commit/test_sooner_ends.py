@@ -149,7 +149,7 @@ def handed_over(count: int, at_s: float = 0.0) -> tuple[Client, Transaction]:
     """A transaction that was begun then and got so many records."""
     client = Client()
     transaction = begun(client, at_s)
-    transaction.generation.sent = count
+    transaction.interval.sent = count
     return client, transaction
 
 
@@ -167,18 +167,18 @@ def test_nothing_lingers_in_an_empty_transaction() -> None:
 def test_no_more_is_asked_to_be_sent_while_the_last_push_has_no_answer() -> None:
     client, transaction = handed_over(5)
     transaction.push(1.0)
-    transaction.generation.sent = 8
+    transaction.interval.sent = 8
     assert not transaction.lingers(2.0)
     transaction.push(1.0 + PUSH_AGAIN_S - 0.001)
     assert client.calls == ["flush", "poll"]
-    transaction.generation.acknowledged = 5
+    transaction.interval.acknowledged = 5
     assert transaction.lingers(2.0)
 
 
 def test_answers_let_the_next_push_be_a_flush() -> None:
     client, transaction = handed_over(5)
     transaction.push(1.0)
-    transaction.generation.acknowledged = 1
+    transaction.interval.acknowledged = 1
     transaction.push(1.001)
     transaction.push(1.002)
     assert client.calls == ["flush", "flush", "poll"]

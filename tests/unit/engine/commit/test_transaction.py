@@ -6,8 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from sidecar.engine.commit import finishing as settlement
-from sidecar.engine.commit.finishing import TAKEN_MIN
+from sidecar.engine.commit import transaction_end
 from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import (
     Aborted,
@@ -18,6 +17,7 @@ from sidecar.engine.commit.transaction import (
     Transaction,
     cause_of,
 )
+from sidecar.engine.commit.transaction_end import TAKEN_MIN
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
@@ -53,7 +53,7 @@ def transaction(producer: Producer) -> Transaction:
     """One block, already acknowledged, and the offset of its lane."""
     lane = SourcePartition(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0)))
     made = Transaction(CommitInterval(producer))
-    producer.purged = made.generation
+    producer.purged = made.interval
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
     block.sent = True
 
@@ -76,7 +76,7 @@ def finish(made: Transaction, successor: Producer | None = None, latest_ms: floa
         assert successor is not None, "the producer is fine"
         return successor
 
-    return settlement.finish(made, take, lambda: latest_ms)
+    return transaction_end.end_transaction(made, take, lambda: latest_ms)
 
 
 @pytest.mark.parametrize(("latest_ms", "is_early"), [(99.5, True), (100.0, False)])
@@ -84,8 +84,8 @@ def test_a_transaction_that_comes_too_early_by_the_brokers_clock_is_aborted(late
     producer = Producer()
     made = transaction(producer)
     held = Held(100, 0, "out", -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
-    made.generation.took(made.blocks[0].lane, [held], 200, 100)
-    made.generation.report(None, Message())
+    made.interval.took(made.blocks[0].lane, [held], 200, 100)
+    made.interval.report(None, Message())
     assert finish(made, latest_ms=latest_ms) == (Aborted() if is_early else Committed())
     assert producer.calls == ["flush", *(("abort",) if is_early else ("offsets", "commit")), "begin"]
     assert made.early == is_early
@@ -93,9 +93,9 @@ def test_a_transaction_that_comes_too_early_by_the_brokers_clock_is_aborted(late
 
 
 def test_what_was_due_when_it_was_handed_over_is_not_looked_through() -> None:
-    generation = transaction(Producer()).generation
-    generation.batches.append((SourcePartition(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0))), [], 100))
-    assert not generation.is_early(100)
+    interval = transaction(Producer()).interval
+    interval.batches.append((SourcePartition(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0))), [], 100))
+    assert not interval.is_early(100)
 
 
 def test_offsets_name_the_block_that_goes_with_them() -> None:
@@ -111,21 +111,21 @@ def test_offsets_name_the_block_that_goes_with_them() -> None:
 def test_a_refused_record_aborts_and_is_named() -> None:
     producer = Producer()
     made = transaction(producer)
-    made.generation.report(TransactionError("MSG_SIZE_TOO_LARGE"), None)
+    made.interval.report(TransactionError("MSG_SIZE_TOO_LARGE"), None)
     assert finish(made) == Aborted(None, of_records=True)
     assert producer.calls == ["flush", "abort", "begin"]
-    assert [failure.error.name() for failure in made.generation.failures] == ["MSG_SIZE_TOO_LARGE"]
+    assert [failure.error.name() for failure in made.interval.failures] == ["MSG_SIZE_TOO_LARGE"]
 
 
 @pytest.mark.parametrize(("targets", "taken"), [((PURGED, PURGED, "other"), 2), ((PURGED, "other", "other"), 0)])
 def test_what_was_acknowledged_tells_of_size_where_a_topic_took_a_part(targets: tuple[str, ...], taken: int) -> None:
     producer = Producer(left=(1, 1))
     made = transaction(producer)
-    made.generation.report(None, Message())
-    made.generation.report(None, Message())
+    made.interval.report(None, Message())
+    made.interval.report(None, Message())
     records = [Held(0, offset, target, -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
                for offset, target in enumerate(targets)]  # fmt: skip
-    made.generation.batches.append((made.blocks[0].lane, records, 0))
+    made.interval.batches.append((made.blocks[0].lane, records, 0))
     assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)
     assert "purge" in producer.calls
     assert made.taken == taken
@@ -137,7 +137,7 @@ def test_blocks_alone_that_are_missing_tell_of_size_where_there_were_many_record
     made = transaction(producer)
     producer.purged = CommitInterval(None)  # a block is what the purge takes
     for _ in range(records):
-        made.generation.report(None, Message())
+        made.interval.report(None, Message())
     assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)
     assert made.taken == taken
 
@@ -152,9 +152,9 @@ class Inferred(Message):
 def test_a_record_without_an_offset_is_not_in_its_topic() -> None:
     producer = Producer()
     made = transaction(producer)
-    made.generation.report(None, Inferred())
+    made.interval.report(None, Inferred())
     assert finish(made) == Aborted(None, of_records=True)
-    assert [failure.error.name() for failure in made.generation.failures] == ["NO_OFFSET"]
+    assert [failure.error.name() for failure in made.interval.failures] == ["NO_OFFSET"]
 
 
 def test_a_block_without_an_offset_is_not_in_the_ledger() -> None:
@@ -169,7 +169,7 @@ def test_what_an_abort_reports_says_nothing_of_the_records() -> None:
     producer = Producer(offsets=ABORT)
     made = transaction(producer)
     assert finish(made) == Aborted(ABORT, of_records=False)
-    assert made.generation.failures == []
+    assert made.interval.failures == []
 
 
 def test_a_target_that_does_not_acknowledge_is_given_up_and_the_producer_with_it() -> None:
@@ -179,20 +179,20 @@ def test_a_target_that_does_not_acknowledge_is_given_up_and_the_producer_with_it
     assert finish(made, successor) == Aborted(None, of_records=True, successor=successor)  # type: ignore[arg-type]
     assert producer.calls == ["flush", "ask", "flush", "purge", "flush", "abort"]
     assert successor.calls == ["init", "begin"]
-    assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_INFLIGHT"]
+    assert [failure.error.name() for failure in made.interval.failures] == ["_PURGE_INFLIGHT"]
 
 
 def test_when_not_even_the_ledger_answers_no_topic_is_blamed() -> None:
     made = transaction(Producer(left=(3, 3)))
     made.blocks[0].written = None
     assert isinstance(finish(made, Producer()), Aborted)
-    assert made.generation.failures == []
+    assert made.interval.failures == []
 
 
 def test_without_a_successor_nobody_knows() -> None:
     made = transaction(Producer(left=(3, 3)))
     assert finish(made, Producer(init=UNKNOWN)) == Broken("_TIMED_OUT")
-    assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_INFLIGHT"]
+    assert [failure.error.name() for failure in made.interval.failures] == ["_PURGE_INFLIGHT"]
 
 
 def test_a_transaction_that_failed_while_it_was_flushed_says_of_what() -> None:
@@ -202,7 +202,7 @@ def test_a_transaction_that_failed_while_it_was_flushed_says_of_what() -> None:
 def purged(producer: Producer) -> tuple[Producer, Transaction]:
     """One whose records the client has purged by itself."""
     made = transaction(producer)
-    made.generation.report(TransactionError("_PURGE_QUEUE"), None)
+    made.interval.report(TransactionError("_PURGE_QUEUE"), None)
     return producer, made
 
 
@@ -210,7 +210,7 @@ def test_one_that_the_client_purged_is_asked_whether_a_topic_is_refused() -> Non
     producer, made = purged(Producer(offsets=[DENIED]))
     assert finish(made) == Aborted(DENIED, of_records=True)
     assert producer.calls == ["flush", "offsets", "abort", "begin", *PROBE]
-    assert made.generation.failures == []
+    assert made.interval.failures == []
 
 
 @pytest.mark.parametrize("emitted", [True, False])
@@ -218,7 +218,7 @@ def test_it_is_the_ledger_that_is_refused_if_its_blocks_alone_are(emitted: bool)
     producer, made = purged(Producer(offsets=DENIED))
     producer.takes_blocks = False
     if not emitted:
-        made.generation.failures = []
+        made.interval.failures = []
         made.blocks[0].report(TransactionError("_PURGE_QUEUE"), None)
     assert finish(made) == Aborted(DENIED, of_records=True, ledger_refused=True)
     assert producer.calls == ["flush", "offsets", "abort", "begin", "send", "flush", "offsets"]
@@ -241,7 +241,7 @@ def test_a_producer_that_dies_while_the_ledger_is_tried_is_made_anew() -> None:
 def test_if_it_is_something_else_the_purged_records_are_given_up(producer: Producer) -> None:
     _, made = purged(producer)
     assert finish(made) == Aborted(None, of_records=True)
-    assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_QUEUE"]
+    assert [failure.error.name() for failure in made.interval.failures] == ["_PURGE_QUEUE"]
     assert "commit" not in producer.calls
 
 
@@ -271,9 +271,9 @@ def test_one_that_takes_nothing_more_names_the_record_if_it_can() -> None:
     producer = Producer(ask=TransactionError("MSG_SIZE_TOO_LARGE", aborts=True))
     made = transaction(producer)
     made.failed = True
-    made.generation.report(TransactionError("MSG_SIZE_TOO_LARGE"), None)
+    made.interval.report(TransactionError("MSG_SIZE_TOO_LARGE"), None)
     assert finish(made) == Aborted(None, of_records=True)
-    assert len(made.generation.failures) == 1
+    assert len(made.interval.failures) == 1
     assert "ask" not in producer.calls
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sidecar.engine.commit.exactly_once import GROW_S, GROW_SLOWLY_S, MOST, TransactionSizeLimit
+from sidecar.engine.commit.exactly_once import GROW_S, GROW_SLOWLY_S, TransactionSizeLimit
+from sidecar.engine.commit.settlement import RECORDS_MAX
 
 
 def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:
@@ -43,10 +44,10 @@ def test_it_grows_slowly_where_brokers_take_their_time_or_little_is_due(sent: in
 def test_what_nobody_acknowledged_tells_nothing_of_size() -> None:
     fit = TransactionSizeLimit()
     fit.learn(1_000, 0, at_once=False, now_s=100.0)
-    assert fit.most == MOST
+    assert fit.most == RECORDS_MAX
 
 
 def test_it_has_an_end() -> None:
     fit = TransactionSizeLimit()
-    fit.learn(MOST, 0, at_once=True, now_s=100.0)
-    assert fit.most == MOST
+    fit.learn(RECORDS_MAX, 0, at_once=True, now_s=100.0)
+    assert fit.most == RECORDS_MAX

@@ -21,7 +21,7 @@ def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") ->
     return Failure(FakeError(word), FakeRecord((topic, 0, -1), (2, 0), (b"k", value), None), isolated=False)
 
 
-def generation(*failures: Failure) -> CommitInterval:
+def interval(*failures: Failure) -> CommitInterval:
     sent = CommitInterval(NO_OUTPUT)
     sent.batches = [(LANE, [held(1, b"a"), held(2, b"b")], 7), (LANE, [held(3, None)], 8)]
     sent.departures = [(LANE, departure(4, b"b"))]
@@ -30,7 +30,7 @@ def generation(*failures: Failure) -> CommitInterval:
 
 
 def test_the_failed_are_taken_out_and_the_others_stay() -> None:
-    sent = generation(failed("mail", b"b"))
+    sent = interval(failed("mail", b"b"))
     [(failure, found)] = take_failed(sent)
     assert failure.error.name() == "MSG_SIZE_TOO_LARGE"
     assert found == [(LANE, held(2, b"b"))]
@@ -39,14 +39,14 @@ def test_the_failed_are_taken_out_and_the_others_stay() -> None:
 
 
 def test_null_and_departures_are_found_too() -> None:
-    sent = generation(failed("mail", None), failed("dead", b"b"))
+    sent = interval(failed("mail", None), failed("dead", b"b"))
     found = [item for _, items in take_failed(sent) for _, item in items]
     assert [parcel.offset for parcel in found] == [3, 4]
     assert not sent.departures
 
 
 def test_equal_ones_are_all_taken_out_because_nobody_can_tell_them_apart() -> None:
-    sent = generation(failed("mail", b"a"))
+    sent = interval(failed("mail", b"a"))
     sent.batches.append((LANE, [held(9, b"a")], 9))
     [(_, found)] = take_failed(sent)
     assert [parcel.offset for _, parcel in found] == [1, 9]

@@ -32,7 +32,7 @@ class Bench:
         self.targets.partitions.update(mail=1, slow=1)
         self.returned = Redelivery(self.targets, "quarantine", transactional=True)
 
-    def generation(self, records: list[Held]) -> CommitInterval:
+    def interval(self, records: list[Held]) -> CommitInterval:
         made = CommitInterval(NO_OUTPUT)
         made.batches = [(LANE, records, 0)] if records else []
         return made
@@ -57,17 +57,17 @@ def test_of_many_suspects_only_the_one_at_fault_is_judged() -> None:
     bench = Bench()
     records = [held(offset) for offset in range(100)]
     poison = Random(1).choice(records)
-    bench.returned.suspect(bench.generation(records), TOO_LARGE, careful=False)
+    bench.returned.suspect(bench.interval(records), TOO_LARGE, careful=False)
     passed: list[Held] = []
     for _ in range(500):
         if not bench.returned.isolated:
             break
         sent = bench.attempt()
         if poison in sent:
-            bench.returned.suspect(bench.generation(sent), TOO_LARGE, careful=True)
+            bench.returned.suspect(bench.interval(sent), TOO_LARGE, careful=True)
         else:
             passed += sent
-            bench.returned.passed_isolated(bench.generation(sent))
+            bench.returned.passed_isolated(bench.interval(sent))
     assert sorted(one.offset for one in passed) == [one.offset for one in records if one is not poison]
     [(_, departure)] = bench.returned.again
     assert isinstance(departure, Diverted)
@@ -77,14 +77,14 @@ def test_of_many_suspects_only_the_one_at_fault_is_judged() -> None:
 
 def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_does() -> None:
     bench = Bench()
-    generation = bench.generation([held(1, "slow"), held(2)])
-    generation.report(SLOW, _Message("slow", b"1"))
-    bench.returned.given_up(generation)
-    bench.returned.refused(generation)
+    interval = bench.interval([held(1, "slow"), held(2)])
+    interval.report(SLOW, _Message("slow", b"1"))
+    bench.returned.given_up(interval)
+    bench.returned.refused(interval)
     assert bench.returned.one_by_one == {"slow"}
     assert [parcel.offset for _, parcel in bench.returned.again if isinstance(parcel, Held)] == [1]
-    assert generation.batches == [(LANE, [held(2)], 0)]
-    bench.returned.passed_isolated(bench.generation([held(1, "slow")]))
+    assert interval.batches == [(LANE, [held(2)], 0)]
+    bench.returned.passed_isolated(bench.interval([held(1, "slow")]))
     assert bench.returned.one_by_one == set()
 
 
@@ -95,17 +95,17 @@ def test_what_has_a_key_waits_for_its_partition_and_what_has_none_goes_where_it_
     assert sorted(partition_of(one.key or b"", 3) for one in keyed) == [0, 2]
     ask = [*keyed, plain, plain._replace(target_partition=2), plain._replace(target_partition=0)]
     assert bench.partitions(ask) == [-1, -1, -1, 2, 0]
-    generation = bench.generation([held(3)])
-    generation.report(SLOW, _Message("mail", b"3", 2))  # it has grown
-    bench.returned.given_up(generation)
-    bench.returned.refused(generation)
+    interval = bench.interval([held(3)])
+    interval.report(SLOW, _Message("mail", b"3", 2))  # it has grown
+    bench.returned.given_up(interval)
+    bench.returned.refused(interval)
     well = [None if partition_of(one.key or b"", 3) == 2 else 0 for one in keyed]
     assert bench.partitions(ask) == [*well, 1, None, 0]
     assert bench.targets.count == 2
-    generation = bench.generation([held(3)])
-    generation.report(SLOW, _Message("mail", b"3", -1))  # nobody knows which: all of them
-    bench.returned.given_up(generation)
-    bench.returned.refused(generation)
+    interval = bench.interval([held(3)])
+    interval.report(SLOW, _Message("mail", b"3", -1))  # nobody knows which: all of them
+    bench.returned.given_up(interval)
+    bench.returned.refused(interval)
     assert bench.partitions(ask) == [None] * 5
 
 
@@ -115,23 +115,23 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
     """
     in_time = 40
     bench = Bench()
-    bench.returned.suspect(bench.generation([held(offset) for offset in range(600)]), TOO_LARGE, careful=False)
+    bench.returned.suspect(bench.interval([held(offset) for offset in range(600)]), TOO_LARGE, careful=False)
     passed: list[Held] = []
     for _ in range(60):
         if not bench.returned.isolated:
             break
         sent = bench.attempt()
-        generation = bench.generation(sent)
+        interval = bench.interval(sent)
         for number, one in enumerate(sent):
-            generation.report_isolated(None if number < in_time else SLOW, _Message("mail", one.value or b""))
-        if not generation.failures:
+            interval.report_isolated(None if number < in_time else SLOW, _Message("mail", one.value or b""))
+        if not interval.failures:
             passed += sent
-            bench.returned.passed_isolated(generation)
+            bench.returned.passed_isolated(interval)
             break
-        bench.returned.given_up(generation)
-        bench.returned.refused(generation)
-        bench.returned.take_back(generation, careful=True)
-        bench.returned.passed_isolated(bench.generation([]))  # whose records wait for a target that is suspended
+        bench.returned.given_up(interval)
+        bench.returned.refused(interval)
+        bench.returned.take_back(interval, careful=True)
+        bench.returned.passed_isolated(bench.interval([]))  # whose records wait for a target that is suspended
         while bench.returned.again:
             lane, parcel = bench.returned.again.popleft()
             assert isinstance(parcel, Held)
@@ -146,7 +146,7 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
 def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_for_others() -> None:
     bench = Bench()
     poison = held(0)
-    bench.returned.suspect(bench.generation([poison, *map(held, range(1, 400))]), TOO_LARGE, careful=False)
+    bench.returned.suspect(bench.interval([poison, *map(held, range(1, 400))]), TOO_LARGE, careful=False)
     numbers = iter(range(400, 1_000_000))
     for _ in range(60):
         for target in ("mail", "other"):
@@ -155,9 +155,9 @@ def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_fo
         sent = bench.attempt()
         assert len({one.target for one in sent}) == 1
         if poison not in sent:
-            bench.returned.passed_isolated(bench.generation(sent))
+            bench.returned.passed_isolated(bench.interval(sent))
         else:
-            bench.returned.suspect(bench.generation(sent), TOO_LARGE, careful=True)
+            bench.returned.suspect(bench.interval(sent), TOO_LARGE, careful=True)
             if sent == [poison]:
                 break
     [(_, departure)] = bench.returned.again
@@ -167,19 +167,19 @@ def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_fo
 
 def test_what_only_the_transaction_was_at_fault_for_is_tried_again() -> None:
     bench = Bench()
-    generation = bench.generation([held(1)])
-    generation.report(TransactionError("OUT_OF_ORDER_SEQUENCE_NUMBER"), _Message("mail", b"1"))
-    bench.returned.refused(generation)
+    interval = bench.interval([held(1)])
+    interval.report(TransactionError("OUT_OF_ORDER_SEQUENCE_NUMBER"), _Message("mail", b"1"))
+    bench.returned.refused(interval)
     assert [parcel for _, parcel in bench.returned.again] == [held(1)]
 
 
 def test_what_a_failed_transaction_has_purged_is_no_silent_target() -> None:
     """Of a sequence that a new leader doesn't know, say: its client drops all that is under way."""
     bench = Bench()
-    generation = bench.generation([held(1), held(2, "other")])
-    generation.report(TransactionError("_PURGE_INFLIGHT"), _Message("mail", b"1"))
-    generation.report(TransactionError("_PURGE_QUEUE"), _Message("other", b"2"))
-    bench.returned.refused(generation)
+    interval = bench.interval([held(1), held(2, "other")])
+    interval.report(TransactionError("_PURGE_INFLIGHT"), _Message("mail", b"1"))
+    interval.report(TransactionError("_PURGE_QUEUE"), _Message("other", b"2"))
+    bench.returned.refused(interval)
     assert [parcel for _, parcel in bench.returned.again] == [held(1), held(2, "other")]
     assert bench.returned.one_by_one == set()
 
@@ -187,9 +187,9 @@ def test_what_a_failed_transaction_has_purged_is_no_silent_target() -> None:
 def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
     bench = Bench()
     lane = SourcePartition(TopicPartition("in", 1), Wheel(0, 1), PromotionWindows(Position(0, 0)), leaving=True)
-    generation = CommitInterval(NO_OUTPUT)
-    generation.batches = [(lane, [held(1)], 0)]
-    bench.returned.take_back(generation, careful=True)
+    interval = CommitInterval(NO_OUTPUT)
+    interval.batches = [(lane, [held(1)], 0)]
+    bench.returned.take_back(interval, careful=True)
     assert not bench.returned.isolated
 
 
@@ -218,9 +218,9 @@ class _Message:
 def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_a_while() -> None:
     bench = Bench()
     forbidden, others = [held(offset, "forbidden") for offset in range(3)], [held(offset) for offset in range(3, 6)]
-    bench.returned.suspect(bench.generation([*forbidden, *others]), REFUSED, careful=False)
+    bench.returned.suspect(bench.interval([*forbidden, *others]), REFUSED, careful=False)
     assert bench.attempt() == forbidden
-    bench.returned.suspect(bench.generation(forbidden), REFUSED, careful=True)
+    bench.returned.suspect(bench.interval(forbidden), REFUSED, careful=True)
     departures = [parcel for _, parcel in bench.returned.again if isinstance(parcel, Diverted)]
     assert [(parcel.offset, parcel.reason, parcel.topic) for parcel in departures] == [
         (offset, "unknown_target", "quarantine") for offset in range(3)
@@ -229,20 +229,20 @@ def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_
     assert not bench.targets.absent("forbidden", ANSWER_AGE_MAX_MS)
     assert bench.returned.one_by_one == {"forbidden"}
     assert bench.attempt() == others
-    bench.returned.passed_isolated(bench.generation(forbidden))
+    bench.returned.passed_isolated(bench.interval(forbidden))
     assert bench.returned.one_by_one == set()
 
 
 def test_what_the_quarantine_refuses_is_tried_again_apart_from_others() -> None:
     bench = Bench()
     bad = Diverted(0, 1, Outcome.QUARANTINED, "bad_header", "quarantine", None, b"1", [], "", 0, None)
-    generation = bench.generation([])
-    generation.departures = [(LANE, bad)]
-    bench.returned.suspect(generation, REFUSED, careful=True)
+    interval = bench.interval([])
+    interval.departures = [(LANE, bad)]
+    bench.returned.suspect(interval, REFUSED, careful=True)
     assert list(bench.returned.again) == [(LANE, bad)]
     assert bench.targets.absent("quarantine", ANSWER_AGE_MAX_MS - 1)
     assert bench.returned.one_by_one == {"quarantine"}
-    passed = bench.generation([])
+    passed = bench.interval([])
     passed.departures = [(LANE, bad)]
     bench.returned.passed_isolated(passed)
     assert bench.returned.one_by_one == set()
@@ -251,8 +251,8 @@ def test_what_the_quarantine_refuses_is_tried_again_apart_from_others() -> None:
 def test_where_one_of_a_target_s_records_has_expired_no_topic_is_judged_for_all() -> None:
     bench = Bench()
     records = [held(1), held(2)]
-    generation = bench.generation(records)
-    generation.departures = [(LANE, dead(LANE, held(3), "letters", "expired"))]
-    bench.returned.suspect(generation, REFUSED, careful=True)
+    interval = bench.interval(records)
+    interval.departures = [(LANE, dead(LANE, held(3), "letters", "expired"))]
+    bench.returned.suspect(interval, REFUSED, careful=True)
     assert not bench.returned.again, "which of both topics refuses isn't known"
     assert len(bench.returned.isolated) == 3

@@ -1,7 +1,7 @@
 """How a transaction is brought to its end.
 
-`finish` runs on the committer's thread and owns the transaction while it does: all emissions and blocks are sent, then
-the offsets, then the commit. The engine's thread takes what follows from the way in which it ended.
+`end_transaction` runs on the committer's thread and owns the transaction while it does: all emissions and blocks are
+sent, then the offsets, then the commit. The engine's thread takes what follows from the way in which it ended.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ANSWER_S: Final = 5.0
 TAKEN_MIN: Final = 200  # with fewer records it isn't these that were too much for the ledger
 
 
-def finish(
+def end_transaction(
     transaction: Transaction, successor: Callable[[bool], TransactionalOutput], latest_ms: Callable[[], float]
 ) -> Ending:
     """Bring it to its end. Leaves its producer, or the `successor` of one that is stuck, in its next transaction.
@@ -36,12 +36,12 @@ def finish(
             return _abort(transaction, Aborted(), successor)
         if transaction.failed:
             output.flush(PROBE_S)  # the report of the record at fault, where there is one, says more than the error
-            if not transaction.generation.failures:
+            if not transaction.interval.failures:
                 _ask_for_failure(transaction)
         if transaction.failed or not _acknowledged(transaction):
             _ask_for_refusal(transaction)
             return _abort(transaction, Aborted(None, of_records), successor)
-        if transaction.generation.is_early(latest_ms()):
+        if transaction.interval.is_early(latest_ms()):
             transaction.early = True
             return _abort(transaction, Aborted(), successor)
         of_records = False
@@ -62,33 +62,33 @@ def finish(
 
 def _acknowledged(transaction: Transaction) -> bool:
     """Wait for every delivery report. False when a record or block was refused, or took too long."""
-    output, generation = transaction.output, transaction.generation
+    output, interval = transaction.output, transaction.interval
     if output.flush(PROBE_S):
         _ask_for_failure(transaction)
         if output.flush((CAREFUL_FLUSH_S if transaction.careful else FLUSH_S) - PROBE_S):
             _give_up(transaction)
             return False
-    unsent = [block for block in transaction.blocks if not block.sent and not generation.failures]
+    unsent = [block for block in transaction.blocks if not block.sent and not interval.failures]
     if unsent and (not all(_send(block, output) for block in unsent) or output.flush(FLUSH_S)):
         transaction.stuck = True
         return False
-    return not generation.failures and not any(block.error for block in transaction.blocks)
+    return not interval.failures and not any(block.error for block in transaction.blocks)
 
 
 def _give_up(transaction: Transaction) -> None:
     """The reports of what is still under way say which records these are."""
-    output, generation = transaction.output, transaction.generation
+    output, interval = transaction.output, transaction.interval
     transaction.stuck = True
-    taken = generation.acknowledged - len(generation.failures)
-    answered = transaction.careful or generation.acknowledged or any(block.written for block in transaction.blocks)
+    taken = interval.acknowledged - len(interval.failures)
+    answered = transaction.careful or interval.acknowledged or any(block.written for block in transaction.blocks)
     output.purge()
     output.flush(PROBE_S)
-    if not generation.failures:  # the ledger's blocks, most of which come last: too much, or it is away
+    if not interval.failures:  # the ledger's blocks, most of which come last: too much, or it is away
         transaction.taken = taken if taken >= TAKEN_MIN else 0
-    elif generation.taken_in_part:  # else topics that don't answer are what takes too long
+    elif interval.taken_in_part:  # else topics that don't answer are what takes too long
         transaction.taken = taken
     if not answered:
-        generation.failures = []  # not even the ledger: it is the producer that is stuck, not all topics
+        interval.failures = []  # not even the ledger: it is the producer that is stuck, not all topics
 
 
 def _send(block: SealedBlock, output: TransactionalOutput) -> bool:
@@ -112,8 +112,8 @@ def _ask_for_failure(transaction: Transaction) -> None:
 
 def _ask_for_refusal(transaction: Transaction) -> None:
     """Raises that a topic is refused to us, if that is why the client has purged what was queued, of whatever topic."""
-    output, generation = transaction.output, transaction.generation
-    names = {failure.error.name() for failure in generation.failures}
+    output, interval = transaction.output, transaction.interval
+    names = {failure.error.name() for failure in interval.failures}
     names |= {block.error.name() for block in transaction.blocks if block.error is not None}
     if transaction.stuck or not names or names - GIVEN_UP:
         return
@@ -121,7 +121,7 @@ def _ask_for_refusal(transaction: Transaction) -> None:
         output.send_offsets(_nowhere(transaction), transaction.member, ANSWER_S)
     except output.refused as error:
         if error.args[0].name() == REFUSED_TOPIC:
-            generation.failures = []
+            interval.failures = []
             raise
 
 
@@ -163,8 +163,8 @@ def _offsets(transaction: Transaction) -> dict[TopicPartition, tuple[int, str]]:
 
 
 def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[bool], TransactionalOutput]) -> Ending:
-    output, generation = transaction.output, transaction.generation
-    refused = list(generation.failures)  # an abort reports everything that was under way as failed: that says nothing
+    output, interval = transaction.output, transaction.interval
+    refused = list(interval.failures)  # an abort reports everything that was under way as failed: that says nothing
     try:
         try:
             output.abort(ANSWER_S)
@@ -182,5 +182,5 @@ def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[bool]
     except output.refused as error:
         return Broken(error.args[0].str())
     finally:
-        generation.failures = refused
+        interval.failures = refused
     return ending
