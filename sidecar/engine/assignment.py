@@ -113,7 +113,7 @@ class Assignment:
         self.not_taken_in = words
 
     def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """A recovery would find W there: the overflow may be tidied up to it."""
+        """A recovery would find the watermark there: the overflow may be tidied up to it."""
         for lane_id, (offset, metadata) in commits.items():
             lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
             if lane is not None and state is not None and state.topic_id == lane.topic_id:

@@ -309,7 +309,7 @@ class Engine:
         self._parts.assignment.refuse(topics)
 
     def tidy(self) -> None:
-        """Clean the overflow up behind W, and repeat what the ledger would forget: a command for `submit`."""
+        """Clean the overflow up behind watermarks, and repeat what the ledger would forget: a command for `submit`."""
         self._parts.overflow.ask_to_tidy(self._lanes.values())
         for lane in self._lanes.values():
             lane.repeat_state(self._now_ms, self._settings.state_repeat_ms)

@@ -3,12 +3,12 @@
 Pure: `Replay` is fed the lane's blocks in ledger order and gives the lane. Reading them is `recovery_reader.py`.
 
 What each part of the ledger says (docs/ledger-format.md):
-* a settled offset at or above L is done; a settled record that has an overflow entry ahead of W is skipped when
-  promotion meets its copy;
+* a settled offset at or above `low` is done; a settled record that has an overflow entry ahead of the watermark is
+  skipped when promotion meets its copy;
 * an entry whose change block Redis has (`number <= hw`) is in the overflow's care: done for Kafka;
 * an entry whose change block Redis hasn't is redone: its source offset is still open, so the record will be read
   again, is held as it was decided, and the change block is applied when its records are complete. Where its offset
-  lies below L it was acknowledged, whatever the blocks say: Redis has lost it.
+  lies below `low` it was acknowledged, whatever the blocks say: Redis has lost it.
 """
 
 from bisect import bisect_right
@@ -81,7 +81,7 @@ class Replay:
         self._highest = self.acknowledged  # number of a change that is known of
         self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
         self._known_in_care = 0  # of the entries in these blocks
-        self._counted_from = self.watermark  # and of their entries those ahead of this W
+        self._counted_from = self.watermark  # and of their entries those ahead of this watermark
         self._rebuild_pointer = commit.rebuild_pointer if commit else -1
         self._rebuild_due_ms = commit.rebuild_due_ms if commit else -1
         self._done = bytearray()
@@ -91,7 +91,7 @@ class Replay:
         self._carried: list[Held] = []  # under the offset of the control record that moved them
         self._runs: tuple[tuple[int, int], ...] = ()
         self._written_ms = -1  # of the last block
-        self.read_to = -1  # L as the last block has it
+        self.read_to = -1  # `low` as the last block has it
         self.known_id = commit.topic_id if commit else ""  # Kafka's id of the source, as it was said last
         self._is_news = False  # a cut that no block says yet
         self.met = False  # the ledger has blocks of this name, be it of an earlier topic
@@ -265,7 +265,7 @@ class Replay:
         return None
 
     def _acknowledged_by_low(self) -> int:
-        """The highest change with an unsettled entry below L, 0 without: L passes an entry once Redis has it."""
+        """The highest change with an unsettled entry below `low`, 0 without: `low` passes what Redis has."""
         return max(
             (
                 number
@@ -285,9 +285,10 @@ class Replay:
             self._done[index] = 1
 
     def _in_care(self, number: int, entries: Entries) -> list[Held]:
-        """Mark what the overflow has as done; returns those that it has and that W has passed.
+        """Mark what the overflow has as done; returns those that it has and that the watermark has passed.
 
-        W passes only what is settled or was overtaken: held by its open source offset, its copy never to be promoted.
+        The watermark passes only what is settled or was overtaken: held by its open source offset, its copy never to be
+        promoted.
         """
         overtaken = []
         for held in decided(entries):

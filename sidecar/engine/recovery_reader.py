@@ -110,7 +110,7 @@ class RecoveryWorker:
         """A lane's replay, and from where in the ledger it is fed.
 
         Without a commit the partition is new, or the group's offsets have expired: then the blocks, which repeat
-        L, W and A, are all there is, and the whole ledger is read for them.
+        `low`, the watermark and `acknowledged`, are all there is, and the whole ledger is read for them.
         """
         partition = self._ledger.partition_of(lane_id)
         first, end = self._log.bounds(partition)

@@ -199,7 +199,7 @@ def record_block(lane: SourcePartition, seal: PendingBlock, ledger_offset: int, 
 def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
     """Mark of what the block pins, now that it is at this offset of the ledger.
 
-    Entries count as settled records do: while L is below one, only the block says that it isn't to be put again.
+    Entries count as settled records do: while `low` is below one, only the block says that it isn't to be put again.
     """
     settled, entries = block.settled, block.entries
     ahead = NOWHERE

@@ -18,7 +18,9 @@ class LedgerMark:
     offset_max: int  # highest offset settled or put to the overflow, -1 when none
     number: int  # change block, 0 when none
     promoted_max: Position  # highest settled position that has an overflow entry
-    acknowledged: int  # A when it was written: its count of what the overflow has knows of no later change
+    acknowledged: (
+        int  # the partition's when it was written: its count of what the overflow has knows of no later change
+    )
 
 
 @dataclass(slots=True)
@@ -26,10 +28,10 @@ class LedgerMarks:
     """Ledger offsets are those of the partition of the ledger that has this source partition's blocks."""
 
     start: int = 0  # recovery pointer while no block pins an earlier one: "the ledger's end" as last seen
-    block_offset: int = -1  # E: of the last block
+    block_offset: int = -1  # of the last block
     block_ms: int = 0  # when the last block was written, epoch milliseconds: retention counts from there
-    counted: int = 0  # A as the last written block has it: those under way have that at least
-    committed_watermark: Position = NOWHERE  # W as a recovery would find it: up to here the overflow needs nothing
+    counted: int = 0  # the `acknowledged` of the last written block: those under way have that at least
+    committed_watermark: Position = NOWHERE  # as a recovery would find it: up to here the overflow needs nothing
     marks: deque[LedgerMark] = field(default_factory=deque)
     rebuilds: deque[tuple[int, int]] = field(default_factory=deque)  # (ledger offset, latest due of its entries)
 
@@ -49,7 +51,8 @@ class LedgerMarks:
             rebuilds[-1] = (rebuilds[-1][0], latest_due_ms)
 
     def recovery_pointer(self, low: int, watermark: Position, acknowledged: int) -> int:
-        """First ledger offset that a recovery must replay: an offset >= L, a change > A, or a promoted record > W.
+        """First ledger offset that a recovery must replay: of a block with an offset >= `low`, a change >
+        `acknowledged`, or a promoted record > `watermark`.
 
         A change that only this partition knows to be acknowledged counts as one that isn't: a block under way may be
         the last, and say so.
@@ -64,8 +67,8 @@ class LedgerMarks:
         return self.start
 
     def rebuild_pointer(self) -> int | None:
-        """First ledger offset with an overflow entry that is still ahead of W, as a recovery would find it; None:
-        there is none.
+        """First ledger offset with an overflow entry that is still ahead of the watermark, as a recovery would find it;
+        None: there is none.
         """
         rebuilds, due_ms = self.rebuilds, self.committed_watermark.due_ms
         while rebuilds and rebuilds[0][1] < due_ms:

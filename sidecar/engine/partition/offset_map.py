@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
+TRIM_BYTES: Final = 1 << 16  # how many done bytes below `low` may stay before they are cut off
 
 
 @dataclass(slots=True)
@@ -66,10 +66,10 @@ class OffsetMap:
         return self.done.count(0, self.low - self.base, read_to)
 
     def advance_low(self) -> int:
-        """Move L over what is done and forget the bytes far below it. Returns L."""
+        """Move `low` over what is done and forget the bytes far below it. Returns `low`."""
         index = self.done.find(0, self.low - self.base)
         self.low = self.base + (index if index >= 0 else len(self.done))
-        passed = min(self.low, self.next) - self.base  # after a crash L may be ahead of what was read again
+        passed = min(self.low, self.next) - self.base  # after a crash `low` may be ahead of what was read again
         if passed >= TRIM_BYTES:
             del self.done[:passed]
             self.base += passed

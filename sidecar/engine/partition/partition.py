@@ -7,10 +7,10 @@
     ledger           |...|.......|                        `LedgerMarks`: blocks that a recovery must read
 
 What must hold (docs/ARCHITECTURE.md, invariants):
-* every record with position <= C is in the wheel; every later one is in the overflow or on its way there (`puts`,
-  then `changes`), and its offset stays open until the overflow has acknowledged it;
+* every record with position <= the cursor is in the wheel; every later one is in the overflow or on its way there
+  (`puts`, then `changes`), and its offset stays open until the overflow has acknowledged it;
 * an offset's byte is 1 only when the fact is in the ledger;
-* everything in the overflow at or before W is settled, so recovery starts with C = W.
+* everything in the overflow at or before the watermark is settled, so recovery starts with the cursor there.
 Offsets are the lane's own: those of the source's log, until that is cut back (`log_cuts.py`).
 No clock, no client, no lock: the engine's thread owns it.
 """
@@ -98,7 +98,7 @@ class Identities:
 
 log = logging.getLogger(__name__)
 
-RUNS_MAX: Final = 8_192  # of the policy table, above L: each block has them all
+RUNS_MAX: Final = 8_192  # of the policy table, above `low`: each block has them all
 NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
 _offset: Final = attrgetter("offset")
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
@@ -147,7 +147,7 @@ class SourcePartition:
     tidy_asked: bool = False
     loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
     source_partitions: int = 0  # how many the source had when it was new to the group; 0: not known
-    intake_held: bool = False  # intake of this lane waits: for its rebuild, its order, or L
+    intake_held: bool = False  # intake of this lane waits: for its rebuild, its order, or `low`
     cuts: Cuts = NO_CUTS  # where the source's log was cut back
     read_marks: Marks = ()  # records of it that were read, by its own offsets
     topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
@@ -217,7 +217,8 @@ class SourcePartition:
     def redo(self, held: Held) -> bool:
         """A record whose overflow entry is known from before a crash was read again: its change block can have it.
 
-        False when no change block waits for it: the overflow has it, but W has passed it, so it is held here.
+        False when no change block waits for it: the overflow has it, but the watermark has passed it, so it is held
+        here.
         """
         for change in self.changes:
             if held.offset in change.missing:
@@ -235,9 +236,9 @@ class SourcePartition:
 
     @property
     def crowded_by_runs(self) -> bool:
-        """Whether RUNS_MAX policy tables have decided what is open here: intake waits until L has passed some.
+        """Whether RUNS_MAX policy tables have decided what is open here: intake waits until `low` has passed some.
 
-        Not before all that was read before a crash is read again: L passes nothing of it until then.
+        Not before all that was read before a crash is read again: `low` passes nothing of it until then.
         """
         return len(self.runs) >= RUNS_MAX and self.offsets.next >= self.recovered_until
 
@@ -306,7 +307,8 @@ class SourcePartition:
     def held_as_found(self, sealed: bool, settled: Collection[int] = ()) -> int:
         """How many records a recovery from here finds in the overflow's care: more than are there for this partition.
 
-        It takes the copies ahead of W of what was overtaken for held there, as it can't know who has been promoted.
+        It takes the copies ahead of the watermark of what was overtaken for held there, as it can't know who has been
+        promoted.
         `sealed`: less what blocks under way settle, and `settled`.
         """
         count, promotion = self.overflow_sealed if sealed else self.overflow_held, self.promotion
@@ -345,7 +347,7 @@ class SourcePartition:
             change.missing.discard(offset)
 
     def forget_passed(self) -> None:
-        """Drop what W has passed from the list of overflow copies to skip, unless its change block is still here."""
+        """Drop what the watermark has passed from the copies to skip, unless its change block is still here."""
         watermark, skip = self.promotion.watermark, self.promotion.skip
         passed = [offset for offset, position in skip.items() if position <= watermark]
         for offset in passed:
@@ -433,7 +435,7 @@ class SourcePartition:
         self.uncommitted = True
 
     def advance_low(self) -> int:
-        """Move L over what is done; returns it."""
+        """Move `low` over what is done; returns it."""
         low = self.offsets.advance_low()
         while len(self.runs) > 1 and self.runs[1][0] <= low:
             self.runs.pop(0)

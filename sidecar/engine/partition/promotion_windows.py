@@ -31,7 +31,7 @@ class PromotionWindows:
 
     @property
     def watermark(self) -> Position:
-        """W: everything in the overflow at or before this position is settled."""
+        """The watermark: everything in the overflow at or before this position is settled."""
         reached = self.windows[0].start if self.windows else self.cursor
         if self.struck:  # who has left ahead of it stays ahead of it until the ledger says so
             due_ms, offset = min(map(self.skip.__getitem__, self.struck))

@@ -7,11 +7,11 @@
 
 1. Look how much is there. If hw is gone, or content is missing though hw says that all is there, clear the lane's keys
    and begin with nothing.
-2. Read from the recovery pointer what was settled ahead of W: only this needs to be known to leave it out.
-3. Read from the rebuild pointer the entries of all blocks up to A; what is at or before W is settled. Those of blocks
-   above hw are written with the payloads of the source, a bounded bunch at a time.
-4. Read back all that Redis has ahead of W and compare count and digest with the ledger's. A difference that hw didn't
-   show begins everything once more with nothing.
+2. Read from the recovery pointer which records above the watermark are settled: they are not written again.
+3. Read from the rebuild pointer the entries of all blocks up to `acknowledged`; what is at or before the watermark is
+   settled. Those of blocks above hw are written with the payloads of the source, a bounded bunch at a time.
+4. Read back all that Redis has ahead of the watermark and compare count and digest with the ledger's. A difference that
+   hw didn't show begins everything once more with nothing.
 
 Each `step` is one bounded piece and may be repeated: what is written twice is written to the same place. Blocking:
 it runs in a thread of its own, driven by `rebuild_worker.py`.

@@ -29,7 +29,7 @@ class RebuildPlan:
     acknowledged: int
     watermark: Position
     cursor: Position
-    skip: frozenset[int]  # settled ahead of W, or in the wheel with their offsets open
+    skip: frozenset[int]  # settled ahead of the watermark, or in the wheel with their offsets open
     held: int  # records beyond the cursor that the overflow should have
     recovery_pointer: int
     rebuild_pointer: int
