@@ -363,7 +363,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     "promotion goes on in a lane that lost something": Mutant(
-        "engine/storage/worker.py",
+        "engine/storage/overflow_worker.py",
         "            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is\n"
         "                lane.promotion.promised = None\n            elif not lane.leaving:",
         "            if not lane.leaving:",
@@ -446,7 +446,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=REDIS,
     ),
     "a number that is one too low is no loss": Mutant(
-        "overflow/chunk_reader.py", "    if hw < acknowledged:", "    if hw < acknowledged - 1:", suite=REDIS
+        "overflow/loss.py", "    if hw < acknowledged:", "    if hw < acknowledged - 1:", suite=REDIS
     ),
     "a missing content is passed over": Mutant(
         "overflow/chunk_reader.py",

@@ -17,7 +17,7 @@ from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.engine.source_cuts import note_cut
-from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.ports import Intake, is_over

@@ -28,8 +28,8 @@ from sidecar.engine.mailbox import Mailbox
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.rhythm import Rhythm
 from sidecar.engine.snapshot import Publisher
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.stats import Stats
 

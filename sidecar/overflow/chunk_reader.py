@@ -19,6 +19,7 @@ from sidecar.overflow.keys import (
     read_header,
     read_place,
 )
+from sidecar.overflow.loss import raise_if_lost
 from sidecar.overflow.read_ahead import Read
 from sidecar.overflow.scripts import LIST, READ
 
@@ -137,19 +138,10 @@ class LaneReader:
 
     def check(self, hw: int, keys: Sequence[str]) -> None:
         """Raises OverflowLoss when this is less than was acknowledged, or says that one of these keys has gone."""
-        check_whole(self._lane, hw, keys, self._acknowledged)
+        raise_if_lost(self._lane, hw, keys, self._acknowledged)
         if self.hw < 0:
             self.hw = hw
 
 
 def _scores(key: str, members: Sequence[bytes], client: Client) -> Any:
     return client.zmscore(key, members)
-
-
-def check_whole(lane: TopicPartition, hw: int, keys: Sequence[str], acknowledged: int, number: int = 0) -> None:
-    """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged, or lacks one of a script's keys."""
-    if hw < 0:
-        raise OverflowLoss(lane, 0, f"the key {keys[-hw - 1]} has gone: evicted, deleted or expired", number)
-    if hw < acknowledged:
-        detail = f"blocks up to {acknowledged} were acknowledged, only those up to {hw} are there"
-        raise OverflowLoss(lane, hw, detail)

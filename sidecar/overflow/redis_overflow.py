@@ -13,12 +13,13 @@ from typing import Any, Final, TypeVar
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.chunk import ChunkCodec
-from sidecar.overflow.chunk_reader import GoneError, LaneReader, check_whole
+from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.chunk_writer import batched, by_position, chunks_of
 from sidecar.overflow.connection import Call, Client, Link, connect
 from sidecar.overflow.id_index import Sweep, find
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.overflow.keys import DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys, offset_member, place_member
+from sidecar.overflow.loss import raise_if_lost
 from sidecar.overflow.read_ahead import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.overflow.scripts import APPLY, NUMBER
 from sidecar.overflow.signing import UNSIGNED, Signing
@@ -62,7 +63,7 @@ class RedisOverflow:
         """See `Overflow.last_applied`."""
         keys = LaneKeys(self.group, lane).fixed
         hw, number = self._link.run(NUMBER, keys, [])
-        check_whole(lane, hw, keys, 0, number)
+        raise_if_lost(lane, hw, keys, 0, number)
         return int(hw)
 
     # --- apply --------------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class RedisOverflow:
         lane, first = batch[0].lane, batch[0].number
         if hw < 0:
             self._read_aheads.pop(lane, None)
-            check_whole(lane, hw, LaneKeys(self.group, lane).fixed, 0)
+            raise_if_lost(lane, hw, LaneKeys(self.group, lane).fixed, 0)
         if hw < first - 1 and not behind:
             self._read_aheads.pop(lane, None)
             detail = f"block {first} comes next, but only those up to {hw} are there"
@@ -160,7 +161,7 @@ class RedisOverflow:
 
     def _is_current(self, lane: TopicPartition, ahead: ReadAhead, acknowledged: int) -> bool:
         hw = self.last_applied(lane)
-        check_whole(lane, hw, (), acknowledged)
+        raise_if_lost(lane, hw, (), acknowledged)
         return hw == ahead.hw
 
     def _shed(self) -> None:

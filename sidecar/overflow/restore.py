@@ -14,7 +14,6 @@ from typing import Final
 
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Position, TopicPartition, place_of
-from sidecar.overflow.chunk_reader import check_whole
 from sidecar.overflow.chunk_writer import batched
 from sidecar.overflow.connection import Client, Link
 from sidecar.overflow.interface import OverflowLoss, Promotion, Redo
@@ -26,6 +25,7 @@ from sidecar.overflow.keys import (
     Level,
     read_header,
 )
+from sidecar.overflow.loss import raise_if_lost
 from sidecar.overflow.redis_overflow import RedisOverflow
 from sidecar.overflow.scripts import CLEAR, CLEAR_ALL, CLEAR_STRANGE, LIST, NUMBER, REDO
 from sidecar.overflow.signing import UNSIGNED, Signing
@@ -86,7 +86,7 @@ class RedisRebuild:
             self.reset(lane, begin=True)
             raise
         for (first, *_), hw in zip(batches, answers, strict=True):
-            check_whole(lane, hw, LaneKeys(self._group, lane).fixed, 0)
+            raise_if_lost(lane, hw, LaneKeys(self._group, lane).fixed, 0)
             if hw < first.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {first.before} were there, and now up to {hw}")
 

@@ -27,9 +27,9 @@ from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.engine.snapshot import Publisher
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild import Sources
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.kafka.client_settings import (
     batch_bytes_max,
     consumer_settings,

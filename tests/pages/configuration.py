@@ -35,9 +35,9 @@ rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset
 and password in `redis.url` are taken out of it; only there `%` and two hexadecimal digits stand for a byte of UTF-8,
 and `/`, `?` and `#` must be written so (`%2F`, `%3F`, `%23`). Secrets are masked wherever settings are shown.
 
-**Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN` and `TICKOVER_TOKEN_FILE` tell
-the commands that ask a sidecar (`policies`, `messages`, `changes`, `forecast`, `dead-letters`, `redrive`) which one,
-and with what token.
+**Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN`, `TICKOVER_TOKEN_FILE` and
+`TICKOVER_CA_FILE` tell the commands that ask a sidecar (`policies`, `schedules`, `messages`, `changes`, `forecast`,
+`dead-letters`, `redrive`) which one, with what token, and who signed its certificate.
 """
 
 

@@ -24,9 +24,9 @@ from sidecar.engine.intake.quotas import Quotas
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.engine.snapshot import Publisher
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild import Sources
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import SMALL_BATCH_BYTES, TransactionalOutput
 from sidecar.model.reserved_topics import ReservedTopics

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from sidecar.engine.storage import rebuild
-from sidecar.engine.storage import worker as overflow_worker
+from sidecar.engine.storage import overflow_worker, rebuild
 from sidecar.overflow import (
     chunk,
     chunk_reader,

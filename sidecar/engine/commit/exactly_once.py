@@ -342,6 +342,7 @@ class ExactlyOnce:
             self._break(ending.reason)
 
     def _break(self, reason: str) -> None:
+        """Nobody knows whether a transaction is a fact: `Assignment` sees `broken`, and starts all over."""
         log.warning("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
         self.problem = reason
         self.broken, self.ready = True, False

@@ -1,4 +1,4 @@
-"""One Kafka transaction of the exactly-once settlement: its content, and the ways in which it ends.
+"""One Kafka transaction of exactly-once settlement: its content. `transaction_end.py` commits it, or ends it otherwise.
 
 Committed    everything in it is a fact
 Aborted      nothing in it has happened: all of it is emitted again, but for what the brokers refused

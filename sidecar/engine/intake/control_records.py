@@ -31,8 +31,8 @@ from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.decide import Named, offset_of
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.partition.partition import HeldIn, SourcePartition
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.header_codec import complete, headers_of, split
 from sidecar.model.ports import SourceRecord, SourceUnavailable, is_over
 from sidecar.model.record import AwaitingTarget, Control, Diverted, Held, Outcome, ReplayedMove, held_id

@@ -37,8 +37,8 @@ from sidecar.engine.intake.decide import (
 from sidecar.engine.partition.exits import given_up
 from sidecar.engine.partition.key_order import Key, Order, Tail
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.ports import is_over
 from sidecar.model.record import AwaitingTarget, Diverted, Held, Position
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable, Promotion

@@ -24,7 +24,7 @@ from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.storage.worker import CHECK_MS, OverflowWorker
+from sidecar.engine.storage.overflow_worker import CHECK_MS, OverflowWorker
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.overflow.connection import connect

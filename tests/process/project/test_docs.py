@@ -29,7 +29,7 @@ CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROOF = r"`(test_\w+\.test_\w+)`"
 # Read by the client or the command line, not by the settings.
-NO_SETTINGS = {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE"}
+NO_SETTINGS = {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_CA_FILE"}
 
 
 def section(text: str, title: str) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sidecar.engine.assignment import DRAIN_S, Assignment
 from sidecar.engine.emission.target_health import SUSPENDED_MAX_MS
-from sidecar.engine.storage.worker import RETRY_MAX_MS
+from sidecar.engine.storage.overflow_worker import RETRY_MAX_MS
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.ports import NO_ANSWER, is_over
 from sidecar.model.record import TargetPartition

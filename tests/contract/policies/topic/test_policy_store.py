@@ -17,6 +17,7 @@ from policies.errors import (
 )
 from policies.model import Removed, Versioned
 from policies.table import PolicyTable
+from policies.topic.log import SCHEMA
 from policies.topic.store import PolicyStore
 from tests.contract.policies.policy_replicas import SEEN_WITHIN_S, TOPIC, Place, policy, replica, seen, write
 from tests.services.kafka import Kafka
@@ -162,11 +163,11 @@ def test_garbage_is_passed_over(place: Place) -> None:
 def test_a_newer_schema_stops_the_reader_with_the_last_good_table(place: Place) -> None:
     with replica(place) as store:
         store.put(policy("a"), 0, "me")
-        write(place, json.dumps({"schema": 3, "name": "b"}).encode())
+        write(place, json.dumps({"schema": SCHEMA + 1, "name": "b"}).encode())
         with pytest.raises(PolicyStoreUnavailable):
             store.put(policy("c"), 0, "me")
         assert not store.healthy
-        assert "schema 3" in store.reason
+        assert f"schema {SCHEMA + 1}" in store.reason
         assert set(store.table.policies) == {"a"}
         with replica(place) as late:
             assert not late.healthy

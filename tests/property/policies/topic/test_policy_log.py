@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.errors import NewerSchema
 from policies.model import Policy, Removed, Versioned
-from policies.topic.log import Change, PolicyLog, decode_change, encode_change
+from policies.topic.log import SCHEMA, Change, PolicyLog, decode_change, encode_change
 
 
 def policy(name: str, delay_ms: int = 1) -> Policy:
@@ -176,8 +176,8 @@ def test_what_is_no_change_is_garbage(value: bytes | None) -> None:
 
 def test_a_newer_schema_stops_the_reader_where_it_is() -> None:
     log = read([encode_change(change("a", 0))])
-    with pytest.raises(NewerSchema, match="offset 1 has schema 3"):
-        log.apply(1, b'{"schema":3,"anything":[]}', 0)
+    with pytest.raises(NewerSchema, match=f"offset 1 has schema {SCHEMA + 1}"):
+        log.apply(1, json.dumps({"schema": SCHEMA + 1, "anything": []}).encode(), 0)
     assert log.position == 1
 
 
