@@ -24,11 +24,11 @@ pytestmark = pytest.mark.slow
 
 SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_REDIS_SEEDS", "10"))
 SEEDS_MIN = 10
+SEEDS_FOR_RARE = 40
 MEMORY = {"appendonly": "no", "appendfsync": "no"}
 EDGES = {
     "APPLY of several blocks",
     "REDO of several blocks",
-    "a chunk went away before it was read",
     "a connection broke",
     "a loss between two commands",
     "a loss was found",
@@ -40,6 +40,7 @@ EDGES = {
     "slots were removed",
     "struck copies among what is read",
 }
+RARE = {"a chunk went away before it was read"}  # in one run of eleven: too few to ask ten seeds for it
 
 
 @pytest.fixture(name="client", scope="module")
@@ -97,4 +98,6 @@ def test_the_runs_met_everything_that_they_are_for() -> None:
     if SEEDS < SEEDS_MIN:
         pytest.skip("too few runs to judge by")
     met = {what for what, runs in seen.items() if runs}
-    assert met == EDGES, f"met only {sorted(met)}"
+    expected = EDGES | RARE if SEEDS >= SEEDS_FOR_RARE else EDGES
+    assert met - RARE <= EDGES
+    assert not expected - met, f"met only {sorted(met)}"
