@@ -11,11 +11,21 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final
 
-from sidecar.engine.emission.ready import Batch
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held, due_of, place_of
 
 RUN_MAX: Final = 1_000  # records; what has left a run is let go of with the run
+
+
+class Batch:
+    """Records of one lane, and from which on they are not handed over."""
+
+    __slots__ = ("lane", "records", "start")
+
+    def __init__(self, lane: SourcePartition, records: list[Held]) -> None:
+        self.lane = lane
+        self.records = records
+        self.start = 0
 
 
 class DueQueue:

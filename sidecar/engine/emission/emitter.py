@@ -17,7 +17,7 @@ from policies.decision import TARGET_NOT_ALLOWED
 from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
-from sidecar.engine.emission.ready import Batch
+from sidecar.engine.emission.due_queue import Batch
 from sidecar.engine.emission.redelivery import RUN_MAX, SMALL_BYTES_MAX, Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined

@@ -3,21 +3,11 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from sidecar.engine.emission.due_queue import Batch
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import Held
-
-
-class Batch:
-    """Records of one lane, and from which on they are not handed over."""
-
-    __slots__ = ("lane", "records", "start")
-
-    def __init__(self, lane: SourcePartition, records: list[Held]) -> None:
-        self.lane = lane
-        self.records = records
-        self.start = 0
 
 
 class Ready:

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from sidecar.engine.commit.interval import CommitInterval, Failure
+from sidecar.engine.emission.due_queue import Batch
 from sidecar.engine.emission.key_order import InOrder
-from sidecar.engine.emission.ready import Batch, Ready
+from sidecar.engine.emission.ready import Ready
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition import exits
 from sidecar.engine.partition.exits import EmissionError, quarantined
