@@ -46,17 +46,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/partition/wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),
     "W is C, whatever is unsettled": Mutant(
-        "engine/partition/promotion_windows.py",
+        "engine/partition/progress.py",
         "reached = self.windows[0].start if self.windows else self.cursor",
         "reached = self.cursor",
     ),
     "an overtaken record is promoted too": Mutant(
-        "engine/partition/promotion_windows.py",
+        "engine/partition/progress.py",
         "            self.skip[held.offset] = held.position\n            self.overtaken",
         "            self.overtaken",
     ),
     "promotion passes nothing over": Mutant(
-        "engine/partition/promotion_windows.py",
+        "engine/partition/progress.py",
         "if held.offset not in skip] if skip else list(records)",
         "] if skip else list(records)",
     ),
@@ -88,13 +88,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "one that a quota refused is passed": Mutant("engine/intake/key_order.py", " or key in order.refused:", ":", ORDER),
     "one that isn't read again yet is passed": Mutant(
-        "engine/emission/key_order.py",
+        "engine/emission/queues.py",
         " or order.must_wait(key, held.offset, lane.offsets.next, lane.promotion.cursor):",
         ":",
         ORDER,
     ),
     "what comes back loses its place": Mutant(
-        "engine/emission/key_order.py", "if lane.order is None or isinstance(parcel, Diverted):", "if True:", ORDER
+        "engine/emission/queues.py", "if lane.order is None or isinstance(parcel, Diverted):", "if True:", ORDER
     ),
     "a quota forgets what is redone": Mutant(
         "engine/intake/decide.py", "        lane.quota.add(held)\n    return None", "        pass\n    return None"
@@ -121,13 +121,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        lane.overflow_held += len(seal.change.records)\n",
     ),
     "the recovery pointer forgets L": Mutant(
-        "engine/partition/ledger_marks.py", "mark.offset_max >= low", "mark.offset_max > low + 5"
+        "engine/partition/progress.py", "mark.offset_max >= low", "mark.offset_max > low + 5"
     ),
     "the recovery pointer forgets change blocks": Mutant(
-        "engine/partition/ledger_marks.py", "or mark.number > acknowledged ", ""
+        "engine/partition/progress.py", "or mark.number > acknowledged ", ""
     ),
     "the recovery pointer is one too far": Mutant(
-        "engine/partition/ledger_marks.py",
+        "engine/partition/progress.py",
         "                return mark.ledger_offset\n",
         "                return mark.ledger_offset + 1\n",
     ),
@@ -177,28 +177,28 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
     ),
     "a transaction goes without its offsets": Mutant(
-        "engine/commit/transaction_end.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
+        "engine/commit/transaction.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
     ),
     "a transaction is committed before all is acknowledged": Mutant(
-        "engine/commit/transaction_end.py",
+        "engine/commit/transaction.py",
         "return not interval.failures and not any(block.error for block in transaction.blocks)",
         "return True",
         TRANSACTIONS,
     ),
     "an unknown end is taken for a commit": Mutant(
-        "engine/commit/transaction_end.py",
+        "engine/commit/transaction.py",
         "            return Broken(cause.str())\n",
         "            return Committed()\n",
         TRANSACTIONS,
     ),
     "an unknown end is taken for an abort": Mutant(
-        "engine/commit/transaction_end.py",
+        "engine/commit/transaction.py",
         "            return Broken(cause.str())\n",
         "            return Aborted(cause, of_records)\n",
         TRANSACTIONS,
     ),
     "a lost partition's transaction is committed": Mutant(
-        "engine/commit/filling.py",
+        "engine/commit/exactly_once.py",
         "            transaction.doomed = True\n            return\n",
         "            pass\n",
         TRANSACTIONS,
@@ -210,7 +210,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     "an aborted block is forgotten": Mutant(
-        "engine/commit/filling.py",
+        "engine/commit/exactly_once.py",
         "            restore_sealed(block.lane, block.seal)\n",
         "            pass\n",
         TRANSACTIONS,
@@ -226,7 +226,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/intake/control_records.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
     ),
     "a struck record is promoted": Mutant(
-        "engine/partition/promotion_windows.py",
+        "engine/partition/progress.py",
         "        self.skip[held.offset] = held.position\n        self.struck",
         "        self.struck",
     ),
@@ -287,7 +287,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/source_cuts.py", "                note_cut(replay, cut)\n", "                pass\n"
     ),
     "behind a cut payloads are looked for at the lane's offsets": Mutant(
-        "engine/storage/rebuild_account.py", "if not cuts:", "if True:"
+        "engine/storage/rebuild.py", "if not cuts:", "if True:"
     ),
     "behind a cut a commit has the lane's offset": Mutant(
         "engine/commit/block_builder.py", "low=lane.cuts.log_offset(lane.offsets.low),", "low=lane.offsets.low,"
@@ -351,12 +351,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     # --- the overflow and its watermark ---------------------------------------------------------------------------
     "W ignores what is struck": Mutant(
-        "engine/partition/promotion_windows.py",
+        "engine/partition/progress.py",
         "        if self.struck:  # who has left ahead",
         "        if False:  # who has left ahead",
     ),
     "W counts as committed before it is": Mutant(
-        "engine/commit/filling.py",
+        "engine/commit/exactly_once.py",
         "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))",
         "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))\n"
         "            lane.ledger.committed_watermark = lane.promotion.watermark",
@@ -399,11 +399,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     # --- letting go -----------------------------------------------------------------------------------------------
     "a dropped lane's block still counts": Mutant(
-        "engine/commit/filling.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
+        "engine/commit/exactly_once.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
     ),
     "what a revoked lane was about to put stays": Mutant("engine/assignment.py", "            lane.puts = []\n", ""),
     "a transaction is committed by nobody": Mutant(
-        "engine/commit/filling.py", "        if not transaction.member.is_named:\n", "        if False:\n", TRANSACTIONS
+        "engine/commit/exactly_once.py",
+        "        if not transaction.member.is_named:\n",
+        "        if False:\n",
+        TRANSACTIONS,
     ),
     # --- the overflow on Redis ------------------------------------------------------------------------------------
     "a promotion forgets the fine level": Mutant(
@@ -446,7 +449,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=REDIS,
     ),
     "a number that is one too low is no loss": Mutant(
-        "overflow/loss.py", "    if hw < acknowledged:", "    if hw < acknowledged - 1:", suite=REDIS
+        "overflow/interface.py", "    if hw < acknowledged:", "    if hw < acknowledged - 1:", suite=REDIS
     ),
     "a missing content is passed over": Mutant(
         "overflow/chunk_reader.py",
@@ -532,7 +535,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/emission/due_queue.py", "while heap and heap[0][0] <= now_ms:", "while heap:"
     ),
     "what waits in its order goes though the clock was set back": Mutant(
-        "engine/emission/key_order.py", "if held.due_ms > now_ms or order.must_wait", "if order.must_wait"
+        "engine/emission/queues.py", "if held.due_ms > now_ms or order.must_wait", "if order.must_wait"
     ),
     "a transaction that comes too early is committed": Mutant(
         "engine/commit/interval.py",

@@ -3,7 +3,8 @@
 The consumer group calls `assigned`, `revoked` and `lost` on the engine's thread, from within `Intake.take`. A new
 partition stays paused until its lane is recovered; all others go on meanwhile. A revoked one is settled and
 committed before the call returns, so that its next owner starts where this one ended. When nobody knows how a
-transaction ended (`Settlement.broken`), all partitions are let go of, and recovered from what Kafka has: `_start_over`.
+transaction ended (`Settlement.broken`), all partitions are let go of, and recovered from what Kafka has:
+`_start_over`.
 """
 
 import logging

@@ -3,6 +3,7 @@
 One thread owns everything here. Others reach it by three doors only: `table` (an immutable policy table, swapped
 whole), `submit` (a bounded mailbox of commands with futures), and `stats` (a frozen snapshot it publishes).
 The methods stand in the order a record meets them. Time is an argument; the run loop at the end reads the clock.
+`Rhythm` says when the settlement takes its steps, `Mailbox` is the door for commands.
 """
 
 import logging
@@ -12,10 +13,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from operator import methodcaller
+from queue import Empty, Queue
 from typing import Any, Final
 
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
+from sidecar.engine.commit.interval import EmissionApart
 from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Arrived, Emitter
@@ -24,14 +27,105 @@ from sidecar.engine.intake.decide import Decider, Read, ReadyToHold
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
-from sidecar.engine.mailbox import Mailbox
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.rhythm import Rhythm
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.stats import Stats
+
+QUIET: Final = 100  # records in a turn of the engine: with fewer, it has time to wait
+
+
+BUSY_MS: Final = 10  # between two times that an engine waits that has none to spare
+
+
+class Rhythm:
+    """Owned by the engine's thread."""
+
+    def __init__(self, settlement: Settlement, apart: EmissionApart, interval_ms: int) -> None:
+        self._settlement = settlement
+        self._apart = apart
+        self._interval_ms = interval_ms
+        self._has_begun = False
+        self._settled_ms = 0
+        self._is_ahead = False  # the next step is prepared
+        self._now_ms = 0
+        self._hastened_ms = 0
+
+    def step(self, lanes: Collection[SourcePartition], now_ms: int) -> None:
+        """Let the settlement take its step, or prepare the next one, if it is time for that in this turn."""
+        self._now_ms = now_ms
+        rested_ms = now_ms - self._settled_ms
+        begins = bool(lanes) and not self._has_begun  # with the block that shows the broker's clock: all wait for it
+        if begins or rested_ms >= self._interval_ms or rested_ms < 0:
+            if self._settlement.step(lanes, now_ms, self._apart):
+                self._settled_ms = now_ms
+                self._is_ahead = False
+                self._has_begun = bool(lanes)
+        elif not self._is_ahead and rested_ms >= self._interval_ms // 2:
+            self._is_ahead = self._settlement.write_ahead(lanes, now_ms)
+
+    def hasten(self, done: int) -> bool:
+        """After a turn in which so much was done. True: some time was used."""
+        quiet = done < QUIET
+        if not quiet and 0 <= self._now_ms - self._hastened_ms < BUSY_MS:
+            return False
+        hastened = self._settlement.hasten(quiet)
+        if hastened:
+            self._hastened_ms = self._now_ms
+        return hastened
+
+
+COMMANDS_MAX: Final = 1_000
+
+
+COMMANDS_PER_TURN_MAX: Final = 16
+
+
+class EngineError(Exception):
+    """The engine can't go on. The process ends with status 1 and starts over; nothing is restarted in place."""
+
+
+class Mailbox:
+    """Bounded. `put` is for any thread, the rest for the engine's."""
+
+    def __init__(self) -> None:
+        self._commands: Queue[tuple[Callable[[Any], Any], Future[Any]]] = Queue(COMMANDS_MAX)
+
+    def put(self, command: Callable[[Any], Any]) -> Future[Any]:
+        """Leave a command. Raises queue.Full when too many wait."""
+        future: Future[Any] = Future()
+        self._commands.put_nowait((command, future))
+        return future
+
+    def answer(self, engine: Any) -> None:
+        """Do what some of the commands ask for.
+
+        A future that its owner cancelled is skipped: a caller that went away can't harm the engine.
+        """
+        for _ in range(COMMANDS_PER_TURN_MAX):
+            try:
+                command, future = self._commands.get_nowait()
+            except Empty:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(command(engine))
+            except Exception as error:  # noqa: BLE001 - the sender's command failed, not the engine: the sender hears of it
+                future.set_exception(error)
+
+    def refuse(self) -> None:
+        """Nobody answers any more: who waits for an answer must not wait until its own time is up."""
+        while True:
+            try:
+                _, future = self._commands.get_nowait()
+            except Empty:
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineError("the engine has ended"))
+
 
 log = logging.getLogger(__name__)
 

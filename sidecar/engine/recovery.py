@@ -16,10 +16,8 @@ from collections.abc import Sequence
 
 from sidecar.engine.commit.block_builder import mark_of, struck_out
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
-from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMarks
-from sidecar.engine.partition.offset_map import OffsetMap
 from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import NOWHERE, LedgerMarks, OffsetMap, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.ledger.block import Block, Entries
 from sidecar.ledger.commit_metadata import CommitState

@@ -8,7 +8,7 @@ from sidecar.engine.assignment import Assignment
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
-from sidecar.engine.partition.ledger_marks import NOWHERE
+from sidecar.engine.partition.progress import NOWHERE
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.model.ports import Time
 from sidecar.model.record import Outcome

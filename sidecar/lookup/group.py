@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from sidecar.engine.mailbox import EngineError
+from sidecar.engine.engine import EngineError
 from sidecar.kafka.backlog import BacklogUnavailable
 from sidecar.lookup.exchange import (
     Question,

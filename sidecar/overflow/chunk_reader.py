@@ -7,7 +7,7 @@ from typing import Any, Final
 from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.chunk import ChunkCodec, ChunkDamagedError
 from sidecar.overflow.connection import Client, Link
-from sidecar.overflow.interface import OverflowLoss
+from sidecar.overflow.interface import OverflowLoss, raise_if_lost
 from sidecar.overflow.keys import (
     LEVELS,
     Header,
@@ -19,7 +19,6 @@ from sidecar.overflow.keys import (
     read_header,
     read_place,
 )
-from sidecar.overflow.loss import raise_if_lost
 from sidecar.overflow.read_ahead import Read
 from sidecar.overflow.scripts import LIST, READ
 

@@ -1,8 +1,8 @@
 """The overflow: the coarser levels of the timing wheel, as the engine sees them.
 
-Here stand only the words and the five things the engine asks for; `redis_overflow.py` does them on Redis,
-`keys.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are
-committed in the ledger, and it says so when something is missing.
+Here stand only the words, the five things the engine asks for, and what a loss is; `redis_overflow.py` does them on
+Redis, `keys.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are committed in
+the ledger, and it says so when something is missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -131,3 +131,12 @@ class RebuildStore(Protocol):
 
     def places(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """As `read`, but of the records only due times and offsets are there: half the cost."""
+
+
+def raise_if_lost(lane: TopicPartition, hw: int, keys: Sequence[str], acknowledged: int, number: int = 0) -> None:
+    """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged, or lacks one of a script's keys."""
+    if hw < 0:
+        raise OverflowLoss(lane, 0, f"the key {keys[-hw - 1]} has gone: evicted, deleted or expired", number)
+    if hw < acknowledged:
+        detail = f"blocks up to {acknowledged} were acknowledged, only those up to {hw} are there"
+        raise OverflowLoss(lane, hw, detail)

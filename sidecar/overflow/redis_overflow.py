@@ -17,9 +17,8 @@ from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.chunk_writer import batched, by_position, chunks_of
 from sidecar.overflow.connection import Call, Client, Link, connect
 from sidecar.overflow.id_index import Sweep, find
-from sidecar.overflow.interface import Change, Overflow, OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, OverflowUnavailable, Promotion, raise_if_lost
 from sidecar.overflow.keys import DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys, offset_member, place_member
-from sidecar.overflow.loss import raise_if_lost
 from sidecar.overflow.read_ahead import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.overflow.scripts import APPLY, NUMBER
 from sidecar.overflow.signing import UNSIGNED, Signing

@@ -16,7 +16,7 @@ from policies.headers import OFFSET_MAX
 from sidecar.model.record import Position, TopicPartition, place_of
 from sidecar.overflow.chunk_writer import batched
 from sidecar.overflow.connection import Client, Link
-from sidecar.overflow.interface import OverflowLoss, Promotion, Redo
+from sidecar.overflow.interface import OverflowLoss, Promotion, Redo, raise_if_lost
 from sidecar.overflow.keys import (
     DUE_MAX_MS,
     LEVELS,
@@ -25,7 +25,6 @@ from sidecar.overflow.keys import (
     Level,
     read_header,
 )
-from sidecar.overflow.loss import raise_if_lost
 from sidecar.overflow.redis_overflow import RedisOverflow
 from sidecar.overflow.scripts import CLEAR, CLEAR_ALL, CLEAR_STRANGE, LIST, NUMBER, REDO
 from sidecar.overflow.signing import UNSIGNED, Signing

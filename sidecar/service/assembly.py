@@ -11,8 +11,7 @@ from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.exactly_once import ExactlyOnce
-from sidecar.engine.commit.settlement import Settlement
-from sidecar.engine.commit.trace_queue import Traces
+from sidecar.engine.commit.settlement import Settlement, Traces
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
@@ -41,8 +40,7 @@ from sidecar.kafka.committed_offsets import KafkaStarts
 from sidecar.kafka.consumer import KafkaIntake
 from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
 from sidecar.kafka.producers import KafkaOutput, LoneOutput, TopicLimits
-from sidecar.kafka.transactional_id import take_slot
-from sidecar.kafka.transactions import KafkaOutputs
+from sidecar.kafka.transactions import KafkaOutputs, take_slot
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.local import Viewer
 from sidecar.model.ports import Time

@@ -12,7 +12,7 @@ from sidecar.operations.bulk.outcome import Lines
 from sidecar.operations.bulk.plan import FORM, Change
 from sidecar.operations.bulk.receipt_log import ReceiptLog
 from sidecar.operations.bulk.run import ChangeContext, ChangeWork, LookUp, Sources
-from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs.job import JobLog
 from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import owner_of
 from sidecar.settings.settings import Settings

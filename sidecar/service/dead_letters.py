@@ -17,8 +17,7 @@ from sidecar.operations.dead_letters.redrive_routing import Ways
 from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
-from sidecar.operations.jobs.job import State
-from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs.job import JobLog, State
 from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import owner_of
 from sidecar.settings.settings import Settings

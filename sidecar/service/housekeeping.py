@@ -2,14 +2,22 @@
 
 Each job is a plain function that can be called by hand; the scheduler only says when. A job that fails is logged
 and runs again at its next time.
+
+`Memory` is one of them. glibc keeps freed memory for the next request, by thread; after millions of records were read
+at full speed the client's buffers are some of it. It is given back once there is time.
 """
 
+import ctypes
+import gc
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from apscheduler.schedulers.background import BackgroundScheduler
+
+from sidecar.model.stats import Stats
 
 log = logging.getLogger(__name__)
 logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it would tell of every run, and of every skipped one
@@ -57,3 +65,39 @@ def _logged(name: str, job: Job) -> Job:
             log.warning("housekeeping failed", extra={"job": name, "error": str(error)})
 
     return run
+
+
+GARBAGE_HELD_MAX: Final = 10_000
+
+
+BUSY_RECORDS: Final = 30_000  # read and emitted between two steps: with fewer there is time
+
+
+class Memory:
+    """One thread's own: housekeeping's."""
+
+    def __init__(self, stats: Callable[[], Stats]) -> None:
+        self._stats = stats
+        self._done = 0
+        self._is_owed = True  # something was freed since it was given back last
+
+    def step(self) -> None:
+        """Collect cycles while little is held, and give freed memory back after a busy time.
+
+        A collection looks at every held record with the interpreter's lock in hand: 17 to 38 ms for 150,000 of them,
+        which would be lateness. While much is held the few cycles wait: REST makes some, the engine none.
+        """
+        topics = self._stats().topics.values()
+        if sum(counts.wheel for counts in topics) < GARBAGE_HELD_MAX:
+            gc.collect()
+        done = sum(counts.accepted + counts.emitted for counts in topics)
+        is_busy, self._done = abs(done - self._done) >= BUSY_RECORDS, done
+        if self._is_owed and not is_busy:
+            give_back()
+        self._is_owed = is_busy
+
+
+def give_back() -> bool:
+    """Have the C library return what it keeps of freed memory to the system; False where it can't (not glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim is not None and bool(trim(0))

@@ -40,9 +40,8 @@ from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.engine.clock import Timekeeper
-from sidecar.engine.commit.trace_queue import Traces
-from sidecar.engine.engine import Engine
-from sidecar.engine.mailbox import EngineError
+from sidecar.engine.commit.settlement import Traces
+from sidecar.engine.engine import Engine, EngineError
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.errors import is_away
@@ -65,9 +64,8 @@ from sidecar.service.assembly import Machinery, Policies, Storage, build
 from sidecar.service.bulk_changes import changes_of
 from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
-from sidecar.service.housekeeping import Housekeeping, Interval
+from sidecar.service.housekeeping import Housekeeping, Interval, Memory
 from sidecar.service.leftovers import Leftovers
-from sidecar.service.memory import Memory
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.schedules import firing_of, limits_of, schedule_store_of
 from sidecar.service.secret_files import LOOK_S, SecretFiles, password_looks

@@ -28,7 +28,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, TraceFlags,
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from sidecar.engine.commit.trace_queue import TRACEPARENT, TRACESTATE, Emission, Traces
+from sidecar.engine.commit.settlement import TRACEPARENT, TRACESTATE, Emission, Traces
 from sidecar.model.record import Held
 from sidecar.model.version import VERSION
 from sidecar.service.assembly import replica_name

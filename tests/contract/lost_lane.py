@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from sidecar.engine.commit.block_builder import entry_columns
 from sidecar.engine.partition.change_block import Loss
-from sidecar.engine.storage.rebuild import LaneRebuild, Sources
-from sidecar.engine.storage.rebuild_account import RebuildPlan
+from sidecar.engine.storage.rebuild import LaneRebuild, RebuildPlan, Sources
 from sidecar.ledger.block import NOTHING_SETTLED, STRUCK, Block, Settled, encode
 from sidecar.ledger.topic import LedgerRecord, LedgerTopic
 from sidecar.model.ports import SourceRecord

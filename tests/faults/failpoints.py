@@ -77,23 +77,19 @@ POINTS: Final[dict[str, Point]] = {
     "producers initialised": before(
         "sidecar.engine.commit.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE
     ),
-    "block in the open transaction": after("sidecar.engine.commit.filling:Filling._write", 60, guarantee=EXACTLY_ONCE),
-    "block written ahead": after("sidecar.engine.commit.filling:Filling.write_ahead", 60, guarantee=EXACTLY_ONCE),
-    "transaction handed over": before(
-        "sidecar.engine.commit.transaction_end:end_transaction", 60, guarantee=EXACTLY_ONCE
+    "block in the open transaction": after(
+        "sidecar.engine.commit.exactly_once:Filling._write", 60, guarantee=EXACTLY_ONCE
     ),
-    "transaction acknowledged": after(
-        "sidecar.engine.commit.transaction_end:_acknowledged", 60, guarantee=EXACTLY_ONCE
-    ),
+    "block written ahead": after("sidecar.engine.commit.exactly_once:Filling.write_ahead", 60, guarantee=EXACTLY_ONCE),
+    "transaction handed over": before("sidecar.engine.commit.transaction:end_transaction", 60, guarantee=EXACTLY_ONCE),
+    "transaction acknowledged": after("sidecar.engine.commit.transaction:_acknowledged", 60, guarantee=EXACTLY_ONCE),
     "before offsets are sent": before(
         "sidecar.kafka.transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
     ),
     "offsets sent, not committed": after(
         "sidecar.kafka.transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
     ),
-    "committed, nobody knows": after(
-        "sidecar.engine.commit.transaction_end:end_transaction", 60, guarantee=EXACTLY_ONCE
-    ),
+    "committed, nobody knows": after("sidecar.engine.commit.transaction:end_transaction", 60, guarantee=EXACTLY_ONCE),
     "committed, not marked": before(
         "sidecar.engine.commit.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE
     ),

@@ -18,8 +18,7 @@ from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
 from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, Progress, Redrive, Span
-from sidecar.operations.jobs.job import State
-from sidecar.operations.jobs.job_log import JobLog, progress_key
+from sidecar.operations.jobs.job import JobLog, State, progress_key
 from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import JobRefused, JobRunner
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver

@@ -364,7 +364,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=SCHEDULES,
     ),
     "what was said before a plan is passed over": Mutant(
-        "operations/jobs/job_log.py", 'elif kind in ("progress", "abort"):', "elif not kind:", suite=JOBS
+        "operations/jobs/job.py", 'elif kind in ("progress", "abort"):', "elif not kind:", suite=JOBS
     ),
     "the plan of a long job is forgotten": Mutant(
         "operations/jobs/runner.py", "                self.jobs.write_plan(job.plan)\n", "", suite=JOBS
@@ -385,7 +385,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=JOBS,
     ),
     "an abort that can't be read ends nothing": Mutant(
-        "operations/jobs/job_log.py",
+        "operations/jobs/job.py",
         "except (ValueError, KeyError, TypeError, AttributeError, RecursionError):",
         "except (ValueError, KeyError, TypeError, AttributeError):",
         suite=JOBS,

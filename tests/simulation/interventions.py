@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.engine.partition.ledger_marks import NOWHERE
+from sidecar.engine.partition.progress import NOWHERE
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.ledger.block import decode, encode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata

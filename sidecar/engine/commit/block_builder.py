@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark
 from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, SourcePartition
+from sidecar.engine.partition.progress import NOWHERE, LedgerMark
 from sidecar.engine.partition.quota import Left
 from sidecar.ledger.block import PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
 from sidecar.ledger.commit_metadata import CommitState

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from sidecar.engine.commit.interval import CommitInterval, Failure
 from sidecar.engine.emission.due_queue import Batch
-from sidecar.engine.emission.key_order import InOrder
-from sidecar.engine.emission.ready import Ready
+from sidecar.engine.emission.queues import InOrder, Ready
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition import exits
 from sidecar.engine.partition.exits import EmissionError, quarantined

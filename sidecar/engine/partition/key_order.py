@@ -1,6 +1,6 @@
 """Order by key in one lane: which keys have a record waiting, and what of them has fired and isn't settled.
 
-Two rules keep the order; `engine/intake/key_order.py` applies the first, `engine/emission/key_order.py` the second:
+Two rules keep the order; `engine/intake/key_order.py` applies the first, `engine/emission/queues.py` the second:
 
     held     never due before the record of the same key that was held before it ("parked" behind it)
     fired    while a record of a key is handed over and not settled, later ones of that key wait

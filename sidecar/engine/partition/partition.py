@@ -26,9 +26,7 @@ from typing import Final
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import FOREIGN, ChangeBlock, Loss
 from sidecar.engine.partition.key_order import Order
-from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMarks
-from sidecar.engine.partition.offset_map import OffsetMap
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import NOWHERE, LedgerMarks, OffsetMap, PromotionWindows
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted

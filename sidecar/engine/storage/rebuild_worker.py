@@ -14,8 +14,7 @@ from typing import Final
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import Loss
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.storage.rebuild import LaneRebuild, Sources
-from sidecar.engine.storage.rebuild_account import RebuildPlan, RebuildResult, fetch
+from sidecar.engine.storage.rebuild import LaneRebuild, RebuildPlan, RebuildResult, Sources, fetch
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.log_cuts import Cuts
 from sidecar.model.ports import SourceRecord, SourceUnavailable

@@ -46,8 +46,7 @@ from sidecar.operations.dead_letters.redrive_routing import (
 )
 from sidecar.operations.dead_letters.redriven_log import PlanMarks, RedrivenLog
 from sidecar.operations.dead_letters.returns import Returns
-from sidecar.operations.jobs.job import State
-from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs.job import JobLog, State
 from sidecar.operations.jobs.pace import Pace, must_stop
 from sidecar.operations.jobs.transactional_sender import (
     Refused,

@@ -9,15 +9,31 @@ or a successor that has fenced that one off, has written that it is aborted: onl
 
 A plan that can't be counted, as brokers have no transactions, is given up with a reason: nobody can write a progress.
 
-Plan and progress are JSON in a topic of jobs (`job_log.py`). A job may leave out the canary.
+Plan and progress are JSON in a topic of jobs, read by every replica (`JobLog`). A job may leave out the canary.
+
+Partition 0 of the topic, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, values JSON. Plans and aborts
+are written by the process that was asked; a progress only within the transactions of the process that does the work, so
+that a process that was taken over can't write one. The plan of a job that takes long is written again (`runner.py`),
+and compaction leaves the last of each key. So what is said of a job may stand before its plan: it waits for that.
 """
 
+import json
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
+from confluent_kafka import KafkaError, KafkaException
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from policies.kafka_clients import Producer
+from policies.retention import JOBS_KEPT_MS
+from sidecar.kafka.background import give_up
+from sidecar.kafka.client_settings import job_writer_settings
+from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
+from sidecar.model.ports import refusal
 
 MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
@@ -161,3 +177,137 @@ def form_of(plan: type[BaseModel], progress: type[BaseModel], job: Callable[...,
 def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Sums by name."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in one.keys() | other.keys()}
+
+
+WRITE_S: Final = 15.0
+
+
+EARLY_MAX: Final = 1_000  # jobs of which something is known before their plan is
+
+
+def progress_key(plan_id: str) -> bytes:
+    """The key of a plan's progress."""
+    return f"{plan_id}/progress".encode()
+
+
+class JobLog(Generic[AnyJob]):
+    """Follows the topic in a thread of its own. Methods raise LogUnavailable."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str, form: Form[AnyJob]) -> None:
+        self.topic = topic
+        self._form = form
+        self._client = client
+        self._jobs: dict[str, AnyJob] = {}
+        self._early: dict[str, dict[str, bytes]] = {}  # by plan, then kind: what was said before the plan was known
+        self._follower = TopicFollower(client, topic, "job-log", self._apply)
+        self._changed = self._follower.changed
+        self._producer: Producer | None = None
+        self._writing = threading.Lock()
+        self.start = self._follower.start
+        self.stop = self._follower.stop
+        self.catch_up = self._follower.catch_up
+        self.take = self._follower.take
+
+    def all(self) -> dict[str, AnyJob]:
+        """Every job by its plan's id, as far as this process has read."""
+        with self._changed:
+            return dict(self._jobs)
+
+    def get(self, plan_id: str) -> AnyJob | None:
+        with self._changed:
+            return self._jobs.get(plan_id)
+
+    def write_plan(self, plan: PlanHead) -> AnyJob:
+        """Returns when this process has read it back."""
+        self._write(f"{plan.id}/plan".encode(), plan.model_dump_json().encode())
+        job = self.get(plan.id)
+        if job is None:
+            raise LogUnavailable("the plan could not be read back")
+        return job
+
+    def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None:
+        """Ask whoever works on it to end; `given_up`: say why nobody can."""
+        said = {"author": author, **({"given_up": given_up} if given_up else {})}
+        self._write(f"{plan_id}/abort".encode(), json.dumps(said).encode())
+
+    def _write(self, key: bytes, value: bytes) -> None:
+        offsets: list[int] = []
+        problems: list[str] = []
+
+        def report(error: KafkaError | None, message: Any) -> None:
+            refused = refusal(error, message)
+            if refused is None:
+                offsets.append(message.offset())
+            else:
+                problems.append(refused.str())
+
+        with self._writing:
+            if self._producer is None:
+                self._producer = Producer(job_writer_settings(self._client))
+            try:
+                self._producer.produce(self.topic, value, key, PARTITION, on_delivery=report)
+                self._producer.flush(WRITE_S)
+            except (KafkaException, BufferError) as error:
+                self._let_go()
+                raise LogUnavailable(f"{self.topic} can't be written: {error}") from None
+            if not offsets:
+                self._let_go()
+                raise LogUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
+        self._follower.wait_for(offsets[0])
+
+    def _let_go(self) -> None:
+        """A producer that has failed may be of no use for ever: the next write makes another."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            give_up(producer)
+
+    def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
+        """Garbage, and what a newer version wrote, is passed over."""
+        plan_id, _, kind = key.decode(errors="replace").rpartition("/")
+        job = self._jobs.get(plan_id)
+        if job is not None:
+            self._jobs[plan_id] = self._told(job, kind, value)
+        elif kind == "plan":
+            fresh = self._form.planned(value)
+            if fresh is not None and fresh.plan.id == plan_id:
+                for early, said in self._early.pop(plan_id, {}).items():
+                    fresh = self._told(fresh, early, said)
+                self._jobs[plan_id] = fresh
+                self._forget_before(fresh.plan.created_ms - JOBS_KEPT_MS)
+        elif kind in ("progress", "abort"):
+            self._keep_early(plan_id, kind, value)
+
+    def _told(self, job: AnyJob, kind: str, value: bytes) -> AnyJob:
+        """The job, with what a record says of it."""
+        match kind:
+            case "progress":
+                return self._form.progressed(job, value) or job
+            case "abort":
+                return self._form.aborted(job, *_end(value))
+            case _:
+                return job
+
+    def _keep_early(self, plan_id: str, kind: str, value: bytes) -> None:
+        """The last words about so many jobs: of most the plan is gone for good."""
+        self._early[plan_id] = {**self._early.pop(plan_id, {}), kind: value}
+        if len(self._early) > EARLY_MAX:
+            del self._early[next(iter(self._early))]
+
+    def _forget_before(self, created_ms: int) -> None:
+        """The topic forgets after so long, too. What somebody works on is known for as long as that takes."""
+        jobs = self._jobs.items()
+        self._jobs = {id: job for id, job in jobs if job.plan.created_ms >= created_ms or job.state.is_active}
+
+    def now_ms(self) -> int:
+        """Time by the clock of this machine, epoch milliseconds: leases are judged by it."""
+        return time.time_ns() // 1_000_000
+
+
+def _end(value: bytes) -> tuple[str, str]:
+    """The author of an abort, and why the job was given up."""
+    try:
+        said = json.loads(value)
+        author, given_up = said["author"], said.get("given_up", "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "?", ""
+    return author if isinstance(author, str) else "?", given_up if isinstance(given_up, str) else ""

@@ -14,8 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from confluent_kafka import KafkaException
 
 from sidecar.kafka.topic_follower import LogUnavailable
-from sidecar.operations.jobs.job import AnyJob, State
-from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs.job import AnyJob, JobLog, State
 from sidecar.operations.jobs.transactional_sender import NoTransactions, ShipmentFailed, TakenOver, TransactionalSender
 
 AUTHOR: Final = "tickover"  # of an end that nobody has asked for

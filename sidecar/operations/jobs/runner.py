@@ -35,7 +35,7 @@ class JobRefused(Exception):
 
 
 class Jobs(Protocol[AnyJob]):
-    """A topic of jobs (`job_log.JobLog`)."""
+    """A topic of jobs (`job.JobLog`)."""
 
     def all(self) -> dict[str, AnyJob]: ...
 

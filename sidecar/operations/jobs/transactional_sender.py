@@ -34,8 +34,7 @@ from sidecar.kafka.errors import (
 )
 from sidecar.kafka.topic_follower import PARTITION
 from sidecar.model.record import Headers
-from sidecar.operations.jobs.job import ProgressHead
-from sidecar.operations.jobs.job_log import progress_key
+from sidecar.operations.jobs.job import ProgressHead, progress_key
 
 ANSWER_S: Final = 15.0
 LOOK_S: Final = 2.0  # to begin with an id: after so long the client is asked what it has heard, and goes on

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policies.headers import ERROR_CLASS, ID
-from sidecar.engine.mailbox import EngineError
+from sidecar.engine.engine import EngineError
 from sidecar.lookup import group as held_group
 from sidecar.lookup import local as held_lookup
 from sidecar.lookup.group import GroupLookUp, Meeting

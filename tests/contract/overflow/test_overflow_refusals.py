@@ -18,7 +18,7 @@ from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey, bundled_server
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.model.record import Held, Position, TopicPartition

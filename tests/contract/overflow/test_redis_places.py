@@ -22,7 +22,7 @@ from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.overflow_worker import CHECK_MS, OverflowWorker
 from sidecar.lookup.group import GroupLookUp, Meeting

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sidecar.kafka.transactional_id import take_slot
+from sidecar.kafka.transactions import take_slot
 
 
 def test_a_name_is_kept_over_restarts(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_two_at_once_have_different_names(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_its_name_to_the_next(tmp_path: Path) -> None:
     code = f"""
-from pathlib import Path; from sidecar.kafka.transactional_id import take_slot
+from pathlib import Path; from sidecar.kafka.transactions import take_slot
 import os; print(take_slot(Path({str(tmp_path)!r})).name, flush=True); os.kill(os.getpid(), 9)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

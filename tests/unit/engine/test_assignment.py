@@ -9,10 +9,8 @@ from unittest.mock import Mock
 import pytest
 
 from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
-from sidecar.engine.partition.ledger_marks import NOWHERE
-from sidecar.engine.partition.offset_map import OffsetMap
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import NOWHERE, OffsetMap, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery_reader import RecoveryJob
 from sidecar.engine.source_cuts import SourceChangedError

@@ -7,8 +7,8 @@ from queue import Full
 import pytest
 
 from policies.headers import ID
+from sidecar.engine.engine import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.engine.intake import decide
-from sidecar.engine.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.model.record import Headers, Held, Outcome
 from sidecar.overflow.interface import Change, OverflowUnavailable

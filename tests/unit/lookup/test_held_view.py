@@ -9,7 +9,7 @@ from sidecar.engine.intake.decide import Item
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.lookup import local as held_view
 from sidecar.lookup.local import Viewer

@@ -15,7 +15,14 @@ pytestmark = pytest.mark.slow  # `make check` runs them
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
 STORY_FILE_LINES_MAX = 600  # a file that tells a whole story may be long, and the rest is short
-STORIES = frozenset({"sidecar/engine/emission/emitter.py", "sidecar/engine/partition/partition.py"})
+STORIES = frozenset(
+    {
+        "sidecar/engine/commit/exactly_once.py",
+        "sidecar/engine/emission/emitter.py",
+        "sidecar/engine/engine.py",
+        "sidecar/engine/partition/partition.py",
+    }
+)
 FOLDER_MODULES_MAX = 15
 # Folders that are still too full, with how many modules they have: less than that must be written down here.
 FULL_FOLDERS = {

@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from sidecar.model.stats import Stats, TopicCounts
-from sidecar.service import memory
-from sidecar.service.memory import BUSY_RECORDS, GARBAGE_HELD_MAX, Memory, give_back
+from sidecar.service import housekeeping
+from sidecar.service.housekeeping import BUSY_RECORDS, GARBAGE_HELD_MAX, Memory, give_back
 
 
 class Process:
@@ -16,7 +16,7 @@ class Process:
         self.counts = TopicCounts()
         self.collected = self.given_back = 0
         self._memory = Memory(lambda: Stats(topics={"reminders": self.counts}))
-        monkeypatch.setattr(memory, "give_back", self._give_back)
+        monkeypatch.setattr(housekeeping, "give_back", self._give_back)
         monkeypatch.setattr(gc, "collect", self._collect)
 
     def _give_back(self) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from api.serving.listener import Starting
 from policies.errors import PolicyStoreUnavailable
 from policies.topic.store import PolicyStore
-from sidecar.engine.mailbox import EngineError
+from sidecar.engine.engine import EngineError
 from sidecar.service import process as module
 from sidecar.service.process import Process
 from sidecar.settings.settings import Settings

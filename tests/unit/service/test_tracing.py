@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.cli.app import app
-from sidecar.engine.commit.trace_queue import Traces, is_sampled
+from sidecar.engine.commit.settlement import Traces, is_sampled
 from sidecar.model.record import Headers, Outcome
 from sidecar.service.metrics import Recorder
 from sidecar.service.tracing import EXPORT_MAX, Tracing, tracing_of

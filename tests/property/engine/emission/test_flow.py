@@ -11,7 +11,7 @@ from sidecar.engine.emission import due_queue
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.emission.rate_limit import TokenBucket
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Held, Position, TopicPartition
 

@@ -13,7 +13,7 @@ from policies.table import PolicyTable
 from sidecar.engine.intake import decision_cache
 from sidecar.engine.intake.decide import Decider, HeaderLimits
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.header_codec import split
 from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, Position, TopicPartition

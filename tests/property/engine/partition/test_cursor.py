@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.model.record import Held, Position, TopicPartition

@@ -5,11 +5,9 @@ from unittest.mock import patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sidecar.engine.partition import offset_map
-from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark
-from sidecar.engine.partition.offset_map import OffsetMap
+from sidecar.engine.partition import progress
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import NOWHERE, LedgerMark, OffsetMap, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Held, Position, TopicPartition
 
@@ -37,7 +35,7 @@ def test_done_marks_are_a_set_of_offsets(base: int, done: bytes, steps: list[tup
     known = {base + index for index, mark in enumerate(done) if mark}
     accepted: set[int] = set()
     offset = base - 1
-    with patch.object(offset_map, "TRIM_BYTES", trim):
+    with patch.object(progress, "TRIM_BYTES", trim):
         for gap, choice in steps:
             read = offset + 1 + gap
             known |= set(range(offset + 1, read))

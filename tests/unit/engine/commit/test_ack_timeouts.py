@@ -5,13 +5,12 @@ from random import Random
 
 import pytest
 
-from sidecar.engine.commit.ack_timeouts import SILENCE_S, InFlight, Watched
-from sidecar.engine.commit.at_least_once import AtLeastOnce
+from sidecar.engine.commit.at_least_once import SILENCE_S, AtLeastOnce, InFlight, Watched
 from sidecar.engine.commit.interval import NO_OUTPUT
 from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
 from sidecar.model.record import ANY_PARTITION, Headers, Held, Position, TargetPartition, TopicPartition

@@ -17,7 +17,7 @@ from sidecar.engine.commit.block_builder import (
     unsealed,
 )
 from sidecar.engine.partition.partition import RUNS_MAX, SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
 from sidecar.kafka.client_settings import producer_settings

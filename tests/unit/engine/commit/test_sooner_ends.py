@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
-from sidecar.engine.rhythm import QUIET, Rhythm
+from sidecar.engine.engine import QUIET, Rhythm
 from tests.contract.overflow_records import held
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
 from tests.simulation.replica import LEDGER

@@ -6,20 +6,20 @@ from unittest.mock import ANY
 
 import pytest
 
-from sidecar.engine.commit import transaction_end
 from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import (
+    TAKEN_MIN,
     Aborted,
-    Broken,
     Committed,
     Ending,
+    Broken,
     SealedBlock,
     Transaction,
     cause_of,
+    end_transaction,
 )
-from sidecar.engine.commit.transaction_end import TAKEN_MIN
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.model.record import Held, Position, TopicPartition
@@ -76,7 +76,7 @@ def finish(made: Transaction, successor: Producer | None = None, latest_ms: floa
         assert successor is not None, "the producer is fine"
         return successor
 
-    return transaction_end.end_transaction(made, take, lambda: latest_ms)
+    return end_transaction(made, take, lambda: latest_ms)
 
 
 @pytest.mark.parametrize(("latest_ms", "is_early"), [(99.5, True), (100.0, False)])

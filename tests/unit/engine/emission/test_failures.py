@@ -1,7 +1,7 @@
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Failure
 from sidecar.engine.emission.redelivery import take_failed
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Diverted, Held, Outcome, Position, TopicPartition
 from tests.simulation.fake_kafka import FakeError, FakeRecord

@@ -7,7 +7,7 @@ from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
 from sidecar.model.record import Diverted, Held, Outcome, Position, TopicPartition

@@ -3,7 +3,7 @@ import pytest
 from sidecar.engine.emission.target_health import TRY_MAX_MS, UNNEEDED_MS
 from sidecar.engine.emission.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.ports import NO_ANSWER
 from sidecar.model.record import Held, Position, TargetPartition, TopicPartition

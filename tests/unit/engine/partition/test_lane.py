@@ -4,9 +4,8 @@ import pytest
 
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.key_order import Order
-from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark, LedgerMarks
 from sidecar.engine.partition.partition import NEVER, RUNS_MAX, SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import NOWHERE, LedgerMark, LedgerMarks, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Held, Position, TopicPartition
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, size_of, topic_of
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import AwaitingTarget, Held, Position, TopicPartition

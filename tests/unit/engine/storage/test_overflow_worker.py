@@ -5,7 +5,7 @@ import pytest
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import NEVER, HeldIn, SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.overflow_worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition

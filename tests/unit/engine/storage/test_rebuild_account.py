@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.storage.rebuild_account import RebuildChecksum, RebuildPlan
+from sidecar.engine.storage.rebuild import RebuildChecksum, RebuildPlan
 from sidecar.model.record import Position, TopicPartition
 
 places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)

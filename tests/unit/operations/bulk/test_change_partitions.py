@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.partition.partition import NOT_DECIDED, SourcePartition
-from sidecar.engine.partition.promotion_windows import PromotionWindows
+from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
 from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block

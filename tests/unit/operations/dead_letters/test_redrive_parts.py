@@ -22,9 +22,8 @@ from sidecar.operations.dead_letters.redrive_plan import (
     Tally,
 )
 from sidecar.operations.dead_letters.redrive_routing import Sorting, Ways
-from sidecar.operations.jobs import job_log
-from sidecar.operations.jobs.job import State, decoded
-from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs import job
+from sidecar.operations.jobs.job import JobLog, State, decoded
 from sidecar.operations.jobs.runner import PLAN_BYTES_MAX
 from sidecar.operations.jobs.transactional_sender import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
 from sidecar.settings.settings import MESSAGE_BYTES_MIN
@@ -236,7 +235,7 @@ def test_a_producer_of_the_topic_of_redrives_that_has_failed_is_replaced(monkeyp
         made.append(FailingProducer(fails=len(made) < 2))
         return made[-1]
 
-    monkeypatch.setattr(job_log, "Producer", producer)
+    monkeypatch.setattr(job, "Producer", producer)
     log = JobLog({}, "tickover.g.redrives", FORM)
     monkeypatch.setattr(log._follower, "wait_for", lambda offset: None)
     for _ in range(2):

@@ -14,8 +14,7 @@ from sidecar.lookup.receipts import Receipts
 from sidecar.operations.bulk.plan import FORM as CHANGES
 from sidecar.operations.dead_letters.redrive_plan import FORM as REDRIVES
 from sidecar.operations.dead_letters.redrive_plan import Progress, Redrive
-from sidecar.operations.jobs.job import State
-from sidecar.operations.jobs.job_log import EARLY_MAX, JobLog
+from sidecar.operations.jobs.job import EARLY_MAX, JobLog, State
 from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX, PLANS_MAX, JobRefused
 from sidecar.operations.schedules.schedule_book import ScheduleBook
 from tests.unit.letter_world import MemoryLetterLog

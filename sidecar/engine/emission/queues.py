@@ -1,4 +1,6 @@
-"""Emission of records whose policy orders them by key: none is handed over while one before it may come back.
+"""Queues between due and the producer: of all records (`Ready`), and of those that are ordered by key (`InOrder`).
+
+Of records whose policy orders them by key none is handed over while one before it may come back:
 
     fired -> waiting -> handed over, as many as there are -> settled -> the next ones
                 ^                        |
@@ -8,9 +10,12 @@ What is handed over together is in one interval. In `exactly_once` it becomes vi
 back together. In `at_least_once` a record that the brokers refuse may come after those handed over with it.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from sidecar.engine.emission.due_queue import Batch
+from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.wheel import Load
@@ -120,3 +125,43 @@ class InOrder:
         if lane.order is not None:
             lane.order.clear_waiting()
         return waiting
+
+
+class Ready:
+    """Batches in the order in which they are handed over."""
+
+    def __init__(self, load: Load) -> None:
+        self.batches: deque[Batch] = deque()
+        self.gate = RateLimiter()
+        self._load = load
+
+    def waits_at_gate(self, lane: SourcePartition, held: Held) -> bool:
+        """Keep a record there in its turn, held as before it fired; False: nothing limits its target."""
+        if not self.gate.active or self.gate.sift(lane, [held]):
+            return False
+        self._load.add((held,))
+        return True
+
+    @property
+    def count(self) -> int:
+        """Records that are not handed over."""
+        return sum(len(batch.records) - batch.start for batch in self.batches) + self.gate.count
+
+    def due_of(self, lane: SourcePartition) -> list[tuple[Sequence[Held], int]]:
+        """Runs of this lane's records, and the index from which on they are not handed over."""
+        return [(batch.records, batch.start) for batch in self.batches if batch.lane is lane] + self.gate.runs(lane)
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest, -1 when none waits."""
+        waiting = [batch.records[batch.start].due_ms for batch in self.batches]
+        if self.gate.count:
+            waiting.append(self.gate.oldest_due_ms())
+        return min(waiting, default=-1)
+
+    def drop(self, lanes: set[SourcePartition]) -> Iterator[list[Held]]:
+        """Forget what belongs to these lanes; gives what was not handed over."""
+        dropped = [batch for batch in self.batches if batch.lane in lanes]
+        self.batches = deque(batch for batch in self.batches if batch.lane not in lanes)
+        for batch in dropped:
+            yield batch.records[batch.start :]
+        yield self.gate.drop(lanes)
