@@ -3,7 +3,8 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 from pydantic import BaseModel
@@ -345,6 +346,40 @@ def test_every_module_is_used() -> None:
         and f"-m {source.module}" not in (ROOT / "Makefile").read_text()
     ]
     refuse(faults)
+
+
+def imported_at_start(source: Source, modules: set[str]) -> set[str]:
+    """Modules that are imported while this one is: its statements outside functions and `if TYPE_CHECKING`."""
+    found = set()
+    for node in source.tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if names <= modules else names | {node.module}
+    return found & modules
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules that import one another in a ring, the first one again at the end; empty without a ring."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        ring: list[str] = error.args[1]
+        return ring
+    return []
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    """An import of another one of them first would fail, and nobody notices until a test is run by itself."""
+    modules = {source.module for source in PRODUCT}
+    graph = {source.module: imported_at_start(source, modules) - {source.module} for source in PRODUCT}
+    assert not circle(graph)
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) in (["b", "c", "b"], ["c", "b", "c"])
+    assert not circle({"a": {"b", "c"}, "b": {"c"}})
 
 
 def setting_fields(config: Source) -> Iterator[tuple[str, ast.AnnAssign]]:
