@@ -187,13 +187,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "an unknown end is taken for a commit": Mutant(
         "engine/commit/transaction.py",
-        "            return Broken(cause.str())\n",
+        "            return OutcomeUnknown(cause.str())\n",
         "            return Committed()\n",
         TRANSACTIONS,
     ),
     "an unknown end is taken for an abort": Mutant(
         "engine/commit/transaction.py",
-        "            return Broken(cause.str())\n",
+        "            return OutcomeUnknown(cause.str())\n",
         "            return Aborted(cause, of_records)\n",
         TRANSACTIONS,
     ),

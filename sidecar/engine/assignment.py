@@ -3,7 +3,7 @@
 The consumer group calls `assigned`, `revoked` and `lost` on the engine's thread, from within `Intake.take`. A new
 partition stays paused until its lane is recovered; all others go on meanwhile. A revoked one is settled and
 committed before the call returns, so that its next owner starts where this one ended. When nobody knows how a
-transaction ended (`Settlement.broken`), all partitions are let go of, and recovered from what Kafka has:
+transaction ended (`Settlement.must_start_over`), all partitions are let go of, and recovered from what Kafka has:
 `_start_over`.
 """
 
@@ -134,7 +134,7 @@ class Assignment:
 
     def step(self, now_ms: int) -> None:
         """Begin recoveries, take in lanes whose recovery has ended. What makes one impossible is raised."""
-        if self._settlement.broken:
+        if self._settlement.must_start_over:
             self._start_over()
         if self._waiting and self._settlement.ready:
             self._jobs.append(self._recovery.submit(self._waiting, now_ms))

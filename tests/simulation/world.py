@@ -342,7 +342,7 @@ class World:
         seen["sent alone"] += replica.isolation_output.under_way
         seen["sent in small batches"] += replica.small_output.under_way
         seen["rebuilt records"] += any(replica.tally.rebuilt.values())
-        seen["starting over"] += replica.settlement.broken
+        seen["starting over"] += replica.settlement.must_start_over
         seen["overflow away"] += bool(replica.worker.problem)
         for lane in replica.lanes:
             seen["rebuilding"] += lane.loss is not None

@@ -213,7 +213,7 @@ class AtLeastOnce:
         self.open = CommitInterval(*outputs)
         self.room = RECORDS_MAX  # a interval that takes long holds up no other
         self.ready = True
-        self.broken = False
+        self.must_start_over = False
         self.problem = ""
         self.traces: Traces | None = None
         self.tally = tally

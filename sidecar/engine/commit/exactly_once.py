@@ -49,7 +49,7 @@ from sidecar.engine.commit.transaction import (
     Aborted,
     Committed,
     Ending,
-    Broken,
+    OutcomeUnknown,
     SealedBlock,
     Transaction,
     begun,
@@ -235,7 +235,7 @@ class ExactlyOnce:
         time: Time,
     ) -> None:
         self.ready = False
-        self.broken = True  # until there are producers, and after something nobody can answer for
+        self.must_start_over = True  # until there are producers, and after something nobody can answer for
         self.problem = ""
         self.traces: Traces | None = None
         self.tally = tally
@@ -280,7 +280,7 @@ class ExactlyOnce:
         return PendingOffsetsFlush(self._intake.member(), TopicPartition(self._ledger.name, 0))
 
     def _prepare(self, sweep: PendingOffsetsFlush | None) -> None:
-        self.broken = self.ready = False
+        self.must_start_over = self.ready = False
         self._start(NO_OUTPUT)
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
@@ -382,7 +382,7 @@ class ExactlyOnce:
             if transaction is not None:
                 transaction.output.poll(0)
         except self.open.output.refused as error:  # raised for an error that a producer doesn't survive
-            self._break(error.args[0].str())
+            self._outcome_unknown(error.args[0].str())
             return
         if transaction is None:
             return
@@ -448,11 +448,11 @@ class ExactlyOnce:
 
     def _take_result(self) -> None:
         self._committer.take()
-        if self._committer.late and not self.broken:
-            self._break("a call of the Kafka client does not come back")
+        if self._committer.late and not self.must_start_over:
+            self._outcome_unknown("a call of the Kafka client does not come back")
         elif not self.ready and 0 < self._prepare_at_s <= self.time.monotonic_s():
             self._prepare_at_s = 0.0
-            self.broken = True  # another try
+            self.must_start_over = True  # another try
 
     def _finished(self, transaction: Transaction, name: str, ending: Ending) -> None:
         self._ending = None
@@ -467,16 +467,16 @@ class ExactlyOnce:
                 self._makers.let_go(transaction.output)
             self._aborted(transaction, ending)
         else:
-            assert isinstance(ending, Broken)
+            assert isinstance(ending, OutcomeUnknown)
             if transaction.stuck:
                 self._refusals.given_up(transaction.interval)
-            self._break(ending.reason)
+            self._outcome_unknown(ending.reason)
 
-    def _break(self, reason: str) -> None:
-        """Nobody knows whether a transaction is a fact: `Assignment` sees `broken`, and does so."""
+    def _outcome_unknown(self, reason: str) -> None:
+        """Nobody knows whether a transaction is a fact: `Assignment` sees `must_start_over`, and does so."""
         log.warning("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
         self.problem = reason
-        self.broken, self.ready = True, False
+        self.must_start_over, self.ready = True, False
         self._start(NO_OUTPUT)
 
     def _committed(self, transaction: Transaction, name: str) -> None:

@@ -72,7 +72,7 @@ class Settlement(Protocol):
     """The strategy that makes emissions facts. The engine emits into `open` and calls `step` once a settle interval."""
 
     ready: bool  # lanes may be taken on
-    broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
+    must_start_over: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
     problem: str
     time: Time  # as its blocks have shown the broker's clock
     traces: Traces | None  # where emissions that are facts are told of, if anybody asks

@@ -5,7 +5,7 @@ sent, then the offsets, then the commit. The engine's thread takes what follows 
 
 Committed    everything in it is a fact
 Aborted      nothing in it has happened: all of it is emitted again, but for what the brokers refused
-Broken       nobody knows: the producers are made anew, which settles the matter, and the lanes are recovered
+OutcomeUnknown       nobody knows: the producers are made anew, which settles the matter, and the lanes are recovered
 """
 
 from collections.abc import Callable
@@ -177,13 +177,13 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class OutcomeUnknown:
     """Nobody knows whether it was committed."""
 
     reason: str
 
 
-Ending = Committed | Aborted | Broken
+Ending = Committed | Aborted | OutcomeUnknown
 
 
 def cause_of(transaction: Transaction, ending: Aborted) -> str:
@@ -243,7 +243,7 @@ def end_transaction(
     except output.refused as error:
         cause = error.args[0]
         if cause.fatal() or not cause.txn_requires_abort():
-            return Broken(cause.str())
+            return OutcomeUnknown(cause.str())
         ending = _abort(transaction, Aborted(cause, of_records), successor)
         if cause.name() == REFUSED_TOPIC and of_records and isinstance(ending, Aborted):
             return _try_ledger(transaction, ending)
@@ -338,7 +338,7 @@ def _try_ledger(transaction: Transaction, ending: Aborted) -> Ending:
     except output.refused as error:
         if error.args[0].name() == REFUSED_TOPIC:
             return replace(ending, ledger_refused=True)
-        return Broken(error.args[0].str())
+        return OutcomeUnknown(error.args[0].str())
     return ending
 
 
@@ -371,7 +371,7 @@ def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[bool]
             ending = replace(ending, successor=output)
         output.begin()
     except output.refused as error:
-        return Broken(error.args[0].str())
+        return OutcomeUnknown(error.args[0].str())
     finally:
         interval.failures = refused
     return ending

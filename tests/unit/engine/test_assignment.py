@@ -44,7 +44,7 @@ class Unanswered:
 @pytest.fixture
 def assignment() -> Assignment:
     """With one partition, whose recovery fails each time."""
-    settlement: Any = Mock(broken=False, ready=True)
+    settlement: Any = Mock(must_start_over=False, ready=True)
     recovery: Any = Unanswered(LedgerUnavailable("no answer"))
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
     assignment.assigned([LANE])
@@ -174,7 +174,7 @@ class Looks:
 def reading() -> tuple[Assignment, SourcePartition, Looks]:
     """One lane that was read up to 100, with one record in the wheel."""
     looks: Any = Looks()
-    settlement: Any = Mock(broken=False, ready=True)
+    settlement: Any = Mock(must_start_over=False, ready=True)
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), looks), lambda: START_MS)
     lane = SourcePartition(LANE, Wheel(START_MS, 1), PromotionWindows(NOWHERE))
     assert lane.offsets.append_run(list(range(100)))

@@ -113,7 +113,7 @@ def test_redis_is_asked_again() -> None:
 
 
 def test_a_recovery_is_tried_again() -> None:
-    settlement: Any = Mock(broken=False, ready=True)
+    settlement: Any = Mock(must_start_over=False, ready=True)
     recovery: Any = Unanswered(LedgerUnavailable("no answer"))
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
     assignment.assigned([LANE])

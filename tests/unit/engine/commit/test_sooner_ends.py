@@ -41,7 +41,7 @@ def test_a_producer_that_dies_of_a_flush_is_replaced(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(closing.output, "flush", flush)
     assert settlement.hasten(quiet=True)
-    assert settlement.broken
+    assert settlement.must_start_over
     bench.run(3_000)
     assert len(seen(bench)) == 1
 

@@ -12,7 +12,7 @@ from sidecar.engine.commit.transaction import (
     Aborted,
     Committed,
     Ending,
-    Broken,
+    OutcomeUnknown,
     SealedBlock,
     Transaction,
     cause_of,
@@ -191,7 +191,7 @@ def test_when_not_even_the_ledger_answers_no_topic_is_blamed() -> None:
 
 def test_without_a_successor_nobody_knows() -> None:
     made = transaction(Producer(left=(3, 3)))
-    assert finish(made, Producer(init=UNKNOWN)) == Broken("_TIMED_OUT")
+    assert finish(made, Producer(init=UNKNOWN)) == OutcomeUnknown("_TIMED_OUT")
     assert [failure.error.name() for failure in made.interval.failures] == ["_PURGE_INFLIGHT"]
 
 
@@ -234,7 +234,7 @@ def test_a_source_that_may_not_be_read_is_not_the_ledger_s_fault() -> None:
 
 def test_a_producer_that_dies_while_the_ledger_is_tried_is_made_anew() -> None:
     _, made = purged(Producer(offsets=[DENIED], abort=[None, FENCED]))
-    assert finish(made) == Broken("_FENCED")
+    assert finish(made) == OutcomeUnknown("_FENCED")
 
 
 @pytest.mark.parametrize("producer", [Producer(), Producer(offsets=ABORT)], ids=["nothing", "something else"])
@@ -255,7 +255,7 @@ def test_one_of_which_the_brokers_took_nothing_is_aborted_and_the_producer_made_
 
 def test_after_a_commit_was_asked_for_the_same_answer_may_mean_that_it_was_made() -> None:
     producer = Producer(commit=ABORT, abort=NOT_BEGUN)
-    assert finish(transaction(producer), Producer()) == Broken("INVALID_TXN_STATE")
+    assert finish(transaction(producer), Producer()) == OutcomeUnknown("INVALID_TXN_STATE")
 
 
 def test_one_that_takes_nothing_more_is_asked_why() -> None:
@@ -346,8 +346,8 @@ def test_a_block_whose_way_is_blocked_is_given_up_with_the_transaction() -> None
 @pytest.mark.parametrize("call", ["offsets", "commit", "begin"])
 @pytest.mark.parametrize("error", [UNKNOWN, FENCED])
 def test_what_nobody_can_answer_for_is_broken(call: str, error: TransactionError) -> None:
-    assert finish(transaction(Producer((), **{call: error}))) == Broken(error.str())
+    assert finish(transaction(Producer((), **{call: error}))) == OutcomeUnknown(error.str())
 
 
 def test_an_abort_that_fails_is_broken() -> None:
-    assert finish(transaction(Producer(offsets=ABORT, abort=UNKNOWN))) == Broken("_TIMED_OUT")
+    assert finish(transaction(Producer(offsets=ABORT, abort=UNKNOWN))) == OutcomeUnknown("_TIMED_OUT")
