@@ -15,10 +15,13 @@ REPEATED: Final = Repeated.REPEATED
 
 Control = bytes | None | Repeated
 
-# Why a record is quarantined (contract, `tickover-reason`); the other reasons are found by the engine.
+# Why a record is quarantined (contract, `tickover-reason`); the engine finds some of them.
 BAD_HEADER: Final = "bad_header"
 NO_POLICY: Final = "no_policy"
 TARGET_NOT_ALLOWED: Final = "target_not_allowed"
+UNKNOWN_TARGET: Final = "unknown_target"
+TOO_LARGE: Final = "too_large"
+TOO_MANY_HEADERS: Final = "too_many_headers"
 TOO_FAR: Final = "too_far"
 LOOP: Final = "loop"
 BAD_TIMESTAMP: Final = "bad_timestamp"

@@ -23,6 +23,8 @@ POLICY: Final = "tickover-policy"
 REASON: Final = "tickover-reason"
 SOURCE: Final = "tickover-source"
 DETAIL: Final = "tickover-detail"
+# Of a quarantined record that left its value behind, whatever its reason: how `tickover-detail` begins.
+BY_REFERENCE: Final = "too large to be produced"
 # Lineage of what was a dead letter once. To everybody else these are the user's own headers: they travel along.
 REDRIVE_PLAN: Final = "tickover-redrive-plan"
 REDRIVE_COUNT: Final = "tickover-redrive-count"

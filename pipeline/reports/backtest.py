@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pipeline.ingest.records import place, with_headers
 from pipeline.reports.facts import facts_of
 from policies.decide import decide
-from policies.decision import Act, Dead, Decision, Hold
+from policies.decision import TOO_MANY_HEADERS, Act, Dead, Decision, Hold
 from policies.file import parse_policies
 from policies.headers import ACTION
 from policies.model import Versioned
@@ -28,7 +28,6 @@ DECISIONS: Final = (
     "due_ms bigint, target string, policy string, attempt bigint, reason string"
 )
 ENDS: Final = ("emitted", "dead", "quarantined")
-TOO_MANY_HEADERS: Final = "too_many_headers"  # settings refuse, before policies are asked
 DECIDED: Final = ("due_ms", "target", "policy", "attempt", "reason")
 _ARROW: Final = pa.schema(
     [

@@ -17,14 +17,21 @@ from pipeline.ingest.records import header, place, with_headers
 from pipeline.ingest.topics import UNREADABLE
 from pipeline.sending.marking import MARKED, Marked
 from pipeline.sending.plans import TAKEN, Taken
-from policies.decision import DEAD_REASONS, TARGET_NOT_ALLOWED
+from policies.decision import DEAD_REASONS, TARGET_NOT_ALLOWED, TOO_LARGE
 from policies.glob import compile_globs
-from policies.headers import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
+from policies.headers import (
+    BY_REFERENCE,
+    DETAIL,
+    GONE_ANEW,
+    GONE_UNDECIDED,
+    REDRIVE_COUNT,
+    REDRIVE_PLAN,
+    REDRIVE_SOURCE,
+)
 from sidecar.model.redrive_marks import BLOCK_LETTERS
 from sidecar.model.reserved_topics import BY_NAME
 
 MARK: Final = REDRIVE_SOURCE
-BY_REFERENCE: Final = "too_large"
 PLANNED: Final = "planned"
 REDRIVEN: Final = "redriven"
 
@@ -126,6 +133,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
     ]
     own = F.coalesce("headers", F.array().cast("array<struct<key: string, value: binary>>"))
     stays = F.when(returns & F.col("key").isNull(), F.split_part("source", F.lit("/"), F.lit(2)).try_cast("int"))
+    left_behind = (F.col("reason") == TOO_LARGE) | F.coalesce(header(DETAIL).startswith(BY_REFERENCE), F.lit(False))
     refused = (
         F.when(F.col("redriven"), REDRIVEN)
         .when(F.col("taken").isNotNull(), F.concat(F.lit(f"{PLANNED} "), F.col("taken")))
@@ -134,7 +142,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
         .when(F.col("to") == F.col("topic"), "loop")
         .when(F.col("to").rlike(f"^(?:{BY_NAME})$"), TARGET_NOT_ALLOWED)
         .when(F.col("redrives") >= terms.loops_max, "redriven_too_often")
-        .when((F.col("reason") == BY_REFERENCE) & F.col("value").isNull(), "no_value")
+        .when(F.col("value").isNull() & left_behind, "no_value")
     )
     kept = F.filter(own, lambda one: ~F.array_contains(F.col("gone"), one["key"]))
     told = chosen.withColumns(

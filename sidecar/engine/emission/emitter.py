@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from policies.decision import TARGET_NOT_ALLOWED
+from policies.decision import TARGET_NOT_ALLOWED, UNKNOWN_TARGET
 from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.due_queue import Batch
 from sidecar.engine.emission.redelivery import RUN_MAX, SMALL_BYTES_MAX, Redelivery
 from sidecar.engine.emission.targets import Targets
-from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined
+from sidecar.engine.partition.exits import given_up, no_target, quarantined
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import PendingRecord, earliest
 from sidecar.model.header_codec import emission_headers, quarantine_headers

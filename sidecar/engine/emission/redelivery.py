@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Any, Final
 
+from policies.decision import UNKNOWN_TARGET
+from policies.headers import BY_REFERENCE
 from sidecar.engine.commit.interval import CommitInterval, Failure
 from sidecar.engine.emission.due_queue import Batch
 from sidecar.engine.emission.queues import InOrder, Ready
@@ -112,12 +114,12 @@ class Redelivery:
             for lane, parcel in found:
                 if self._transactional and name not in exits.OF_RECORDS | exits.GIVEN_UP:
                     self._again(lane, parcel)  # the transaction's fault, which is over
-                elif name in exits.TOO_LARGE and not failure.isolated:
+                elif name in exits.SIZE_ERRORS and not failure.isolated:
                     self._too_large(lane, parcel, failure.small)
                 elif name in exits.TRIED_ISOLATED and not failure.isolated:
                     self._isolate(lane, parcel)
                 else:
-                    if name in exits.TOO_LARGE:
+                    if name in exits.SIZE_ERRORS:
                         self._limits.refused_single(topic_of(parcel))
                     self.refuse(lane, parcel, failure.error, failure.isolated)
 
@@ -153,9 +155,9 @@ class Redelivery:
             return
         if name in exits.UNFIT and topic != self._quarantine:
             detail = f"refused by {topic}: {error.str()}"
-            self.again.append(lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail))
+            self.again.append(lane, quarantined(self._quarantine, lane, parcel, UNKNOWN_TARGET, detail))
             return
-        if error.fatal() or name not in exits.TOO_LARGE | exits.PASSING:
+        if error.fatal() or name not in exits.SIZE_ERRORS | exits.PASSING:
             raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
         if name in exits.PASSING:
             log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
@@ -166,7 +168,7 @@ class Redelivery:
             return
         if isinstance(parcel, Diverted) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
-        detail = f"too large to be produced: {error.str()}"
+        detail = f"{BY_REFERENCE}: {error.str()}"
         self.again.append(lane, exits.by_reference(self._quarantine, lane, parcel, detail))
 
     def _again(self, lane: SourcePartition, parcel: Held | Diverted) -> None:

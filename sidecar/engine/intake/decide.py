@@ -6,7 +6,18 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from policies.decide import decide
-from policies.decision import NO_POLICY, QUOTA_EXCEEDED, TARGET_NOT_ALLOWED, Act, Dead, Facts, Hold, Quarantine
+from policies.decision import (
+    BAD_HEADER,
+    NO_POLICY,
+    QUOTA_EXCEEDED,
+    TARGET_NOT_ALLOWED,
+    TOO_MANY_HEADERS,
+    Act,
+    Dead,
+    Facts,
+    Hold,
+    Quarantine,
+)
 from policies.duration import TIME_MAX_MS
 from policies.headers import ACTION, ID
 from policies.request import ID_BYTES_MAX
@@ -33,7 +44,6 @@ from sidecar.model.reserved_topics import RESERVED
 from sidecar.overflow.chunk import RECORD_BYTES_MAX
 
 CREATE_TIME: Final = 1  # the client's word for a timestamp that the producer has set; a broker's own is right
-TOO_MANY_HEADERS: Final = "too_many_headers"
 
 Named = Held | AwaitingTarget | Control | ReplayedMove  # has an id, or is a control record
 Decided = Named | Diverted
@@ -112,7 +122,7 @@ class Decider:
                 headers: Headers = headers_of(record) or NO_HEADERS  # once: a second call after an error gives garbage
             except SystemError:  # the client's way of saying that a header's name is not UTF-8
                 detail = "a header name is not UTF-8; headers left out"
-                others.append(self._quarantined(lane, record, offset, "bad_header", detail))
+                others.append(self._quarantined(lane, record, offset, BAD_HEADER, detail))
                 continue
             form = forms.get(len(headers))
             if form is not None and (answer := answers.get(tuple(form.controls(headers)))) is not None:

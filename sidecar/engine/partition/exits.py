@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from policies.decision import TARGET_NOT_ALLOWED
+from policies.decision import TARGET_NOT_ALLOWED, TOO_LARGE, UNKNOWN_TARGET
 from policies.headers import DETAIL, REASON, SOURCE
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.header_codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
@@ -12,17 +12,16 @@ from sidecar.model.reserved_topics import RESERVED
 DETAIL_LENGTH_MAX: Final = 500
 REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
 
-UNKNOWN_TARGET: Final = "unknown_target"
 CLOSED: Final = -1  # partitions of a topic that nothing may be emitted to: whichever is asked for is beyond them
 
 # Kafka's names of refusals, by what becomes of the record.
-TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+SIZE_ERRORS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 NO_TARGET: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 REFUSED_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED"  # to us, all of it, or to every client: Kafka's own topics
 # The topic is there, but not for this record: a compacted one takes none without a key, an ACL none from us.
 UNFIT: Final = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION", REFUSED_TOPIC, "TOPIC_EXCEPTION"})
 # Perhaps only a neighbour in the batch is at fault: sent once more in a batch of its own.
-TRIED_ISOLATED: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
+TRIED_ISOLATED: Final = SIZE_ERRORS | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
 OF_RECORDS: Final = TRIED_ISOLATED | UNFIT | NO_TARGET  # a record is at fault, or the topic that it is for
 # The transaction was aborted while these were under way: their target was too slow, or is away.
 GIVEN_UP: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
@@ -82,7 +81,7 @@ def by_reference(topic: str, lane: SourcePartition, parcel: Held | Diverted, det
     """
     again = isinstance(parcel, Diverted) and parcel.topic == topic and parcel.value is None
     part_max = -1 if again else REFERENCE_PART_MAX
-    reason = "too_large"
+    reason = TOO_LARGE
     if isinstance(parcel, Diverted) and parcel.outcome is Outcome.QUARANTINED and parcel.reason:
         reason = parcel.reason  # it was on its way here already
     departure = quarantined(topic, lane, parcel, reason, detail)

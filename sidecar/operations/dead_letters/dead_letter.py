@@ -6,10 +6,12 @@ from typing import Annotated, Any, Final, NamedTuple
 from confluent_kafka import Message
 from pydantic import BaseModel, ConfigDict, Field
 
+from policies.decision import TOO_LARGE
 from policies.duration import TIME_MAX_MS
 from policies.glob import Matcher, compile_globs
 from policies.headers import (
     ATTEMPT,
+    BY_REFERENCE,
     DETAIL,
     ERROR_CLASS,
     ERROR_MESSAGE,
@@ -49,6 +51,12 @@ class DeadLetter(NamedTuple):
     @property
     def reason(self) -> str:
         return self.text(REASON)[:TEXT_LENGTH_MAX]
+
+    @property
+    def is_by_reference(self) -> bool:
+        """Whether it was quarantined without its value: there is nothing to send."""
+        left_behind = self.reason == TOO_LARGE or self.text(DETAIL).startswith(BY_REFERENCE)
+        return self.value is None and left_behind
 
     @property
     def error_class(self) -> str:

@@ -21,7 +21,7 @@ to its source undecided (quarantine) keeps its control headers: they say what wa
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from policies.decision import DEAD_REASONS
+from policies.decision import DEAD_REASONS, UNKNOWN_TARGET
 from policies.fields import is_topic
 from policies.glob import is_exact
 from policies.headers import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE
@@ -34,19 +34,16 @@ from sidecar.operations.dead_letters.redrive_plan import TARGETS_MAX, Redrive
 
 # Why a letter is passed over. What is not in the filter isn't counted.
 NO_TARGET: Final = "no_target"
-NO_TOPIC: Final = "unknown_target"
 LOOP: Final = "loop"
 NOT_ALLOWED: Final = "target_not_allowed"
 LOOP_CAP: Final = "redriven_too_often"
 NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
-TOO_LARGE: Final = "too_large"
 REDRIVEN: Final = "redriven"  # some plan has sent it
 TOO_MANY_TARGETS: Final = "too_many_targets"
 DELETED: Final = "deleted"  # it was counted, and retention took it before it could be sent
 
 CACHED_MAX: Final = 1_024
-BY_REFERENCE: Final = "too_large"  # quarantined without its value: there is nothing to send
 
 
 Versions = Callable[[str], Sequence[Versioned | Removed]]
@@ -167,7 +164,7 @@ class Sorting:
             return "", UNREADABLE
         if letter.redrives >= self._loops_max:
             return "", LOOP_CAP
-        if letter.reason == BY_REFERENCE and letter.value is None:
+        if letter.is_by_reference:
             return "", NO_VALUE
         target = self._plan.target or self._destination(letter)
         if target is None:
@@ -177,7 +174,7 @@ class Sorting:
         if target in self._ways.reserved:
             return "", NOT_ALLOWED
         if target not in self._partitions:
-            return "", NO_TOPIC
+            return "", UNKNOWN_TARGET
         if self._goes_back(letter, target) and target not in self._ways.sources:
             return "", NOT_A_SOURCE
         if target not in self._seen:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import TopicPartition
 
+from policies.decision import TOO_LARGE
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
 from sidecar.kafka.topic_follower import ANSWER_S, position_after
@@ -38,7 +39,6 @@ from sidecar.operations.dead_letters.redrive_plan import (
 from sidecar.operations.dead_letters.redrive_routing import (
     DELETED,
     REDRIVEN,
-    TOO_LARGE,
     RoutedLetter,
     Sorting,
     Versions,

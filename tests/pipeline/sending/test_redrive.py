@@ -58,7 +58,9 @@ LETTERS: list[tuple[int, Headers | None]] = [
             ("tickover-source", b"orders-retry/0/8"),
         ],
     ),
+    (7, [("tickover-reason", b"bad_header"), ("tickover-detail", b"too large to be produced: MSG_SIZE_TOO_LARGE")]),
 ]
+VALUELESS = (3, 7)
 
 
 def records(spark, topic: str = "dlq"):
@@ -67,7 +69,7 @@ def records(spark, topic: str = "dlq"):
     rows = []
     for offset, headers in LETTERS:
         pairs = None if headers is None else [(name, value and bytearray(value)) for name, value in headers]
-        value = None if offset == 3 else bytearray(b"value")
+        value = None if offset in VALUELESS else bytearray(b"value")
         rows.append((topic, 0, offset, NOW_MS + offset, bytearray(b"key"), value, pairs))
     return spark.createDataFrame(rows, RECORDS)
 
@@ -106,10 +108,20 @@ def test_headers_are_those_of_the_sidecars_own_redrive(spark) -> None:
 
 def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None:
     reasons = {offset: row.refused for offset, row in outgoing(spark, "orders").items()}
-    assert reasons == {0: None, 1: None, 2: "redriven_too_often", 3: "no_value", 4: None, 5: None, 6: None}
+    assert reasons == {
+        0: None,
+        1: None,
+        2: "redriven_too_often",
+        3: "no_value",
+        4: None,
+        5: None,
+        6: None,
+        7: "no_value",
+    }
     reasons = {offset: row.refused for offset, row in outgoing(spark, "").items()}
     assert reasons == {
         0: "no_target", 1: None, 2: "no_target", 3: "no_value", 4: "no_target", 5: "no_target", 6: "no_target",
+        7: "no_target",
     }  # fmt: skip
     assert {row.refused for row in outgoing(spark, "dlq").values()} == {"loop"}
     assert {row.refused for row in outgoing(spark, "tickover.shop.ledger").values()} == {"target_not_allowed"}
@@ -181,7 +193,7 @@ def test_letters_of_the_sidecars_own_redrives_are_left_to_them(spark) -> None:
 @pytest.mark.parametrize(
     ("choice", "offsets"),
     [
-        ({}, [0, 1, 2, 3, 4, 5, 6]),
+        ({}, [0, 1, 2, 3, 4, 5, 6, 7]),
         ({"reason": "attempts_exhausted"}, [0, 2]),
         ({"error_class": "*.Time*"}, [0, 2]),
         ({"policy": "reminders"}, [5]),
@@ -219,7 +231,7 @@ def test_a_redrive_goes_to_kafka_once(kafka, warehouse, monkeypatch) -> None:
     assert "planned mine" in {kind["refused"] for kind in planned["kinds"]}
     for _ in range(2):
         came = dispatch(warehouse, place, Errand("redrive", "job", MARK), rows)
-        assert came["rows"] == {"sent": 4, "refused": 3}
+        assert came["rows"] == {"sent": 4, "refused": 4}
     places = Counter(dict(headers_of(message))["tickover-redrive-source"] for message in kafka.read_all(target))
     assert places == {f"dlq/0/{offset}".encode(): 1 for offset in (1, 4, 5, 6)}
 

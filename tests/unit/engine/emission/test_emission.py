@@ -9,7 +9,8 @@ from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS
 from sidecar.engine.partition.exits import EmissionError
 from sidecar.ledger.block import decode
 from sidecar.model.header_codec import header_bytes
-from sidecar.model.record import Headers, Outcome
+from sidecar.model.record import Headers, Outcome, Place
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeError, Refused
 from tests.simulation.replica import LEDGER
 from tests.simulation.workload import QUARANTINE
@@ -155,6 +156,16 @@ def test_what_is_too_large_is_quarantined_by_reference(bench: Bench, share: int)
     assert bench.values("mail") == [b"small"]
     bench.run(200)
     assert bench.lane.offsets.low == 2
+
+
+def test_what_leaves_its_value_behind_says_so_whatever_its_reason(bench: Bench) -> None:
+    """By its detail a redrive knows that there is nothing to send."""
+    bench.send(b"x" * (3 * VALUE_BYTES_MAX), headers=[("tickover-delay", b"soon")])
+    bench.wait_until(lambda: bench.values(QUARANTINE))
+    [record] = bench.records(QUARANTINE)
+    found = headers_in(bench, QUARANTINE)
+    assert (record.pair, found["tickover-reason"]) == ((b"k", None), b"bad_header")
+    assert DeadLetter(Place(QUARANTINE, 0, 0), 1, b"k", None, [*found.items()]).is_by_reference
 
 
 def test_a_quarantine_that_takes_little_gets_the_place_and_the_reason(bench: Bench) -> None:

@@ -70,6 +70,8 @@ def letter(headers: Any, value: bytes | None = b"v") -> DeadLetter:
         (letter(dead(redrive_count="2")), "orders", ("orders", "")),
         (letter(dead("too_large"), None), "orders", ("", "no_value")),
         (letter(dead("too_large")), "orders", ("orders", "")),
+        (letter(dead("bad_header", detail="too large to be produced: refused"), None), "orders", ("", "no_value")),
+        (letter(dead("bad_header", detail="no such unit"), None), "orders", ("orders", "")),  # it never had a value
         (letter(dead("no_policy", source="orders-dlq/0/1")), None, ("", "loop")),
         (letter(dead("no_policy", source="orders-retry/0/1")), None, ("orders-retry", "")),
         (letter(dead("no_policy", source="elsewhere/0/1")), None, ("", "not_a_source")),  # nobody would take it up
