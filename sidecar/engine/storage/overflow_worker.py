@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.engine.storage.loss_check import LossCheck
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
 from sidecar.overflow.interface import (
@@ -78,7 +80,6 @@ PASSED_OVER: Final = (
     "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
     "has there is decided as it is read"
 )
-CHECK_MS: Final = 1_000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
 
@@ -101,11 +102,11 @@ class OverflowWorker:
         self._to_wheel = to_wheel
         self._executor = executor or ThreadPoolExecutor(1, "overflow")
         self._jobs: deque[Job] = deque()
-        self._applying = self._checking = False
+        self._applying = False
         self._latest = Applying({})
         self._finding = 0
         self._coming = 0  # records that promotions under way may bring
-        self._check_at_ms = 0
+        self._loss_check = LossCheck(overflow)
         self._refuses_writes = False
         self._now_ms = 0
         self._retry_at_ms = 0
@@ -121,7 +122,8 @@ class OverflowWorker:
             self._overtake(lane, now_ms)
         self.apply(lanes, now_ms)
         self._check(lanes)
-        jobs_max = JOBS_MAX + self._checking + self._finding  # who looks for ids must not keep promotions waiting
+        # Questions about ids, or about a loss, must not keep promotions waiting.
+        jobs_max = JOBS_MAX + self._loss_check.under_way + self._finding
         if not self._may_retry(now_ms) or len(self._jobs) >= jobs_max:
             return
         room -= self._coming
@@ -181,7 +183,7 @@ class OverflowWorker:
         if not self.problem:
             log.warning("the overflow is away; the wheel goes on", extra={"problem": problem})
         self.problem = problem
-        self._check_at_ms = 0  # who comes back may have forgotten: asked first of all
+        self._loss_check.hasten()
         self._retry_at_ms = self._now_ms + self._retry_ms
         self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS)
 
@@ -326,36 +328,11 @@ class OverflowWorker:
     # --- loss -----------------------------------------------------------------------------------------------------
 
     def _check(self, lanes: Iterable[SourcePartition]) -> None:
-        """Ask how much is there, now and then: Redis may have lost data that nobody would ask for in a long time."""
-        rests = not (self._may_retry(self._now_ms) and is_over(self._now_ms, self._check_at_ms, CHECK_MS))
-        if rests or self._checking:
+        check, now_ms = self._loss_check, self._now_ms
+        if not (self._may_retry(now_ms) and check.is_due(now_ms)):
             return
-        asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
-        self._check_at_ms = self._now_ms + CHECK_MS
+        asked = check.begin(lanes, now_ms)
         if self.problem and (self._refuses_writes or not asked) and not any(lane.changes for lane in lanes):
             self._forget_problem()  # with the partitions that had it: nobody waits for Redis any more
-        if not asked:
-            return
-        self._checking = True
-
-        def number(lane: SourcePartition) -> int | OverflowLoss:
-            try:
-                return self._overflow.last_applied(lane.id)
-            except OverflowLoss as error:  # of this lane: the others are asked all the same
-                return error
-
-        def checked(answers: list[int | OverflowLoss]) -> None:
-            self._checking = False
-            for (lane, acknowledged), answer in zip(asked, answers, strict=True):
-                if lane.dropped:
-                    continue
-                if isinstance(answer, OverflowLoss):
-                    lane.note_loss(answer.hw, str(answer))
-                elif answer < acknowledged:
-                    lane.note_loss(answer, f"{acknowledged} change blocks were acknowledged, {answer} are there")
-
-        def unchecked() -> None:
-            self._checking = False
-            self._check_at_ms = 0
-
-        self._submit([], lambda: [number(lane) for lane, _ in asked], checked, unchecked, writes=False)
+        if asked:
+            self._submit([], lambda: check.ask(asked), partial(check.note, asked), check.give_up, writes=False)

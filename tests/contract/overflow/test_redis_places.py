@@ -24,7 +24,8 @@ from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.storage.overflow_worker import CHECK_MS, OverflowWorker
+from sidecar.engine.storage.loss_check import CHECK_MS
+from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.overflow.connection import connect

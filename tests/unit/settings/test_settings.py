@@ -226,7 +226,7 @@ def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str
 def test_refusals_name_the_source_and_say_what_to_do(name: str, text: str, says: str) -> None:
     message = problems({name: text})
     assert says in message
-    assert name in message or "seven different" in message
+    assert name in message or "eight different" in message
 
 
 def test_every_problem_of_a_load_is_told_at_once() -> None:

@@ -7,7 +7,8 @@ from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import NEVER, HeldIn, SourcePartition
 from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.storage.overflow_worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
+from sidecar.engine.storage.loss_check import CHECK_MS
+from sidecar.engine.storage.overflow_worker import JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition
 from sidecar.overflow.interface import (
     NewerOverflowFormat,
