@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.clients.assignor import TopicPartition
+from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.client_messages import SPOKEN, decode_response, encode_request
 from broker.protocol.api_keys import ApiKey
 

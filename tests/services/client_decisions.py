@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from broker.clients.assignor import PartitionRacks, Subscription, TopicPartition
+from broker.clients.assignors.assignor import PartitionRacks, Subscription, TopicPartition
 from tests.services.class_archive import QUICK
 from tests.services.maven_jars import broker_jars
 
