@@ -3,7 +3,7 @@
 It is a reference, and the client of tests that compare the broker with Kafka; tickover itself uses librdkafka.
 """
 
-from broker.clients.assignors.assignor import Subscription, TopicPartition
+from broker.clients.assignors.assignor import Subscription
 from broker.clients.assignors.assignors import ASSIGNORS
 from broker.clients.consumer.consumer import Consumer
 from broker.clients.consumer.consumer_records import (
@@ -19,6 +19,7 @@ from broker.clients.consumer.consumer_records import (
 from broker.clients.producer.partitioners import RoundRobinPartitioner, StickyPartitioner, UniformPartitioner
 from broker.clients.producer.producer import Producer
 from broker.clients.producer.producer_records import ProducerRecord, ProducerSettings
+from purgatory.log_offsets import TopicPartition
 
 __all__ = [
     "ASSIGNORS",

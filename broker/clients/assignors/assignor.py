@@ -6,18 +6,12 @@ JoinGroup; all of Java's assignors put them, by name, into hash tables first, an
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.clients.assignors.java_hash import WORD, hash_order, string_hash
+from purgatory.log_offsets import TopicPartition
 
 NO_GENERATION: Final = -1
-
-
-class TopicPartition(NamedTuple):
-    """Sorted by topic, then by number."""
-
-    topic: str
-    partition: int
 
 
 def partition_hash(one: TopicPartition) -> int:

@@ -6,9 +6,10 @@
 
 from collections.abc import Iterable
 
-from broker.clients.assignors.assignor import Assignment, PartitionRacks, TopicPartition
+from broker.clients.assignors.assignor import Assignment, PartitionRacks
 from broker.clients.assignors.owned_partitions import OwnedPartitions
 from broker.clients.assignors.rack_info import RackInfo
+from purgatory.log_offsets import TopicPartition
 
 
 class ConstrainedAssignment:

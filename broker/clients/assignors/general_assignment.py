@@ -8,10 +8,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.clients.assignors.assignor import Assignment, PartitionRacks, Subscriptions, TopicPartition
+from broker.clients.assignors.assignor import Assignment, PartitionRacks, Subscriptions
 from broker.clients.assignors.owned_partitions import OwnedPartitions
 from broker.clients.assignors.partition_movements import PartitionMovements
 from broker.clients.assignors.rack_info import RackInfo
+from purgatory.log_offsets import TopicPartition
 
 
 class GeneralAssignment:

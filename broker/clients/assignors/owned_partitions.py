@@ -4,7 +4,8 @@ claims, too, may have lost it while it was away."""
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from broker.clients.assignors.assignor import NO_GENERATION, Assignment, Subscriptions, TopicPartition
+from broker.clients.assignors.assignor import NO_GENERATION, Assignment, Subscriptions
+from purgatory.log_offsets import TopicPartition
 
 
 class MemberData(NamedTuple):

@@ -4,8 +4,9 @@ way are exchanged for each other, so that as few as possible change hands."""
 from collections import defaultdict
 from typing import NamedTuple
 
-from broker.clients.assignors.assignor import TopicPartition, partition_hash
+from broker.clients.assignors.assignor import partition_hash
 from broker.clients.assignors.java_hash import HashSet
+from purgatory.log_offsets import TopicPartition
 
 
 class ConsumerPair(NamedTuple):

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from broker.clients.assignors.assignor import PartitionRacks, Subscriptions, TopicPartition, racks_matter
+from broker.clients.assignors.assignor import PartitionRacks, Subscriptions, racks_matter
+from purgatory.log_offsets import TopicPartition
 
 
 class RackInfo:

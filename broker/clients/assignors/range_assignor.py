@@ -12,12 +12,12 @@ from broker.clients.assignors.assignor import (
     Assignment,
     PartitionRacks,
     Subscriptions,
-    TopicPartition,
     members_in_java_order,
     racks_matter,
     sorted_members,
     topics_in_java_order,
 )
+from purgatory.log_offsets import TopicPartition
 
 NAME: Final = "range"
 

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from broker.clients.assignors.assignor import Assignment, PartitionRacks, Subscriptions, TopicPartition, sorted_members
+from broker.clients.assignors.assignor import Assignment, PartitionRacks, Subscriptions, sorted_members
+from purgatory.log_offsets import TopicPartition
 
 NAME: Final = "roundrobin"
 

@@ -22,7 +22,6 @@ from broker.clients.assignors.assignor import (
     PartitionRacks,
     Subscription,
     Subscriptions,
-    TopicPartition,
     members_in_java_order,
 )
 from broker.clients.assignors.constrained_assignment import ConstrainedAssignment
@@ -31,6 +30,7 @@ from broker.clients.assignors.java_hash import hash_order
 from broker.clients.assignors.owned_partitions import MemberData, OwnedPartitions
 from broker.clients.assignors.rack_info import RackInfo
 from broker.protocol.wire import Reader
+from purgatory.log_offsets import TopicPartition
 
 NAME: Final = "sticky"
 COOPERATIVE_NAME: Final = "cooperative-sticky"

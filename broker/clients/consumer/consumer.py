@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.consumer.consumer_metadata import ConsumerMetadata
 from broker.clients.consumer.consumer_records import (
     ConsumerRecord,
@@ -29,6 +28,7 @@ from broker.clients.consumer.group.group_member import Generation
 from broker.clients.consumer.list_offsets import ListOffsets
 from broker.clients.consumer.subscription_state import SubscriptionState
 from broker.clients.network_client import NetworkClient
+from purgatory.log_offsets import TopicPartition
 
 Result = TypeVar("Result")
 

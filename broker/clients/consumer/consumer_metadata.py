@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Collection
 from typing import Final
 
-from broker.clients.assignors.assignor import PartitionRacks, TopicPartition
+from broker.clients.assignors.assignor import PartitionRacks
 from broker.clients.consumer.consumer_records import ConsumerSettings
 from broker.clients.network_client import NetworkClient
+from purgatory.log_offsets import TopicPartition
 
 LONG_AGO_S: Final = float("-inf")
 

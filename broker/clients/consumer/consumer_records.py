@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.assignors.assignors import ASSIGNORS
 from broker.records.records import Headers
+from purgatory.log_offsets import TopicPartition
 
 
 class RetriableError(OSError):

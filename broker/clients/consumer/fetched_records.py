@@ -9,12 +9,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.consumer.consumer_records import ConsumerRecord, ConsumerSettings, IsolationLevel
 from broker.records.control_records import read_end_marker
 from broker.records.record_batch import BatchHeader, check_crc, whole_batches
 from broker.records.records import read_records
 from purgatory.errors import ApiError
+from purgatory.log_offsets import TopicPartition
 
 
 @dataclass(slots=True)

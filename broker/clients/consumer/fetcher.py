@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.consumer.consumer_metadata import ConsumerMetadata
 from broker.clients.consumer.consumer_records import ConsumerRecord, ConsumerSettings, OffsetOutOfRange, OffsetReset
 from broker.clients.consumer.fetched_records import CompletedFetch, completed_fetch
@@ -19,6 +18,7 @@ from broker.clients.consumer.subscription_state import SubscriptionState
 from broker.clients.network_client import NetworkClient
 from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
 
 NO_SESSION: Final = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
 

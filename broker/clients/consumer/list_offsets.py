@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.consumer.consumer_metadata import ConsumerMetadata
 from broker.clients.consumer.consumer_records import ConsumerSettings
 from broker.clients.network_client import NetworkClient
 from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
 
 CONSUMER: Final = -1  # no replica's id
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.consumer.consumer_records import OffsetAndMetadata, OffsetReset, RebalanceListener
+from purgatory.log_offsets import TopicPartition
 
 
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ the sequence has a hole: the epoch is raised, and the partition's other batches 
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.producer.record_accumulator import ProducerBatch
 from broker.records.record_batch import NO_PRODUCER_ID, increment_sequence
 from broker.records.records import Producer
+from purgatory.log_offsets import TopicPartition
 
 EPOCH_MAX: Final = (1 << 15) - 1
 REMEMBERED: Final = 5  # batches of a producer, by a broker

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.network_client import NetworkClient
 from broker.clients.producer.partitioners import Partitioner, Partitions
 from broker.clients.producer.producer_records import (
@@ -24,6 +23,7 @@ from broker.clients.producer.producer_records import (
 from broker.clients.producer.record_accumulator import Delivery, RecordAccumulator
 from broker.clients.producer.sender import Sender
 from broker.records.records import Record
+from purgatory.log_offsets import TopicPartition
 
 
 class Producer:

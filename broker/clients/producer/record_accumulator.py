@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.producer.producer_records import ProducerSettings, RecordMetadata
 from broker.records.record_batch import HEADER_BYTES
 from broker.records.records import Producer, Record, build_batch
+from purgatory.log_offsets import TopicPartition
 
 Delivery = asyncio.Future[RecordMetadata]
 

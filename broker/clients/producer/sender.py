@@ -5,13 +5,13 @@ from collections import Counter, defaultdict
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.network_client import BOOTSTRAP, NetworkClient
 from broker.clients.producer.idempotence import Idempotence
 from broker.clients.producer.producer_records import ProducerSettings
 from broker.clients.producer.record_accumulator import ProducerBatch, RecordAccumulator
 from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
 
 RETRIABLE: Final = frozenset(
     {

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.consumer.consumer_records import OffsetAndMetadata, RetriableError
 from broker.clients.consumer.group.coordinator_link import LOADING, MOVED, CoordinatorLink
 from broker.clients.consumer.group.group_member import GroupMember, MemberState
 from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
 
 NO_OFFSET: Final = -1
 RETRIABLE: Final = frozenset(

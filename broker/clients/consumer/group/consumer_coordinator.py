@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from broker.clients.assignors.assignor import NO_GENERATION, PartitionRacks, Subscription, TopicPartition
+from broker.clients.assignors.assignor import NO_GENERATION, PartitionRacks, Subscription
 from broker.clients.assignors.assignors import ASSIGNORS
 from broker.clients.assignors.sticky_assignor import COOPERATIVE_NAME, NAME, cooperative_user_data, sticky_user_data
 from broker.clients.consumer.consumer_metadata import ConsumerMetadata
@@ -28,6 +28,7 @@ from broker.clients.consumer.group.member_protocol import (
 )
 from broker.clients.consumer.subscription_state import SubscriptionState
 from purgatory.errors import ApiError
+from purgatory.log_offsets import TopicPartition
 
 
 class ConsumerCoordinator:

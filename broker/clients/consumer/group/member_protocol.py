@@ -18,10 +18,11 @@ from kio.schema.consumer_protocol_subscription.v1.data import ConsumerProtocolSu
 from kio.schema.consumer_protocol_subscription.v2.data import ConsumerProtocolSubscription as Subscription2
 from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription as Subscription3
 
-from broker.clients.assignors.assignor import NO_GENERATION, Subscription, TopicPartition
+from broker.clients.assignors.assignor import NO_GENERATION, Subscription
 from broker.protocol.message_reader import ReadValue, struct_reader
 from broker.protocol.messages import collect_names, struct_writer
 from broker.protocol.wire import Reader
+from purgatory.log_offsets import TopicPartition
 
 VERSION: Final = 3
 _SHORT: Final = Struct(">h")

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from broker.clients import Producer, ProducerRecord, ProducerSettings, RoundRobinPartitioner, StickyPartitioner
-from broker.clients.assignors.assignor import TopicPartition
 from broker.clients.producer.partitioners import Partitions, UniformPartitioner
 from broker.clients.producer.producer_records import serialize_string
 from broker.clients.producer.record_accumulator import BufferExhausted, RecordAccumulator
@@ -23,6 +22,7 @@ from broker.records.record_batch import whole_batches
 from broker.records.records import Record, read_records
 from broker.requests.handlers import HANDLERS
 from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
 from tests.services.reference_clients import producing

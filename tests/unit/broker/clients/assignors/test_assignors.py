@@ -5,15 +5,9 @@ from collections.abc import Iterable
 import pytest
 
 from broker.clients.assignors import range_assignor, round_robin_assignor, sticky_assignor
-from broker.clients.assignors.assignor import (
-    Assign,
-    Assignment,
-    PartitionRacks,
-    Subscription,
-    Subscriptions,
-    TopicPartition,
-)
+from broker.clients.assignors.assignor import Assign, Assignment, PartitionRacks, Subscription, Subscriptions
 from broker.clients.assignors.java_hash import HashSet, hash_order, string_hash
+from purgatory.log_offsets import TopicPartition
 
 NOWHERE: frozenset[str] = frozenset()
 
