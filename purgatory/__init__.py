@@ -16,8 +16,7 @@ from purgatory.operation.delayed_operation import DelayedOperation
 from purgatory.operation.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.partition.partition import Partition, PartitionSettings
 from purgatory.partition.replica_log import LogStorage, ReplicaLog
-from purgatory.replica_manager.replica_manager import ReplicaManager
-from purgatory.replica_manager.surroundings import Surroundings
+from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
 from purgatory.timer.reaper import SystemTimerReaper, TimerDriver
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.timer import TimerTask, TimerTaskEntry, TimerTaskList

@@ -84,7 +84,7 @@ class MetadataListener(Protocol):
 
 
 class ClusterMetadata:
-    """Brokers by id, topics by name. Also what `purgatory.replica_manager.surroundings.BrokerMetadata` asks for."""
+    """Brokers by id, topics by name. Also what `purgatory.replica_manager.replica_manager.BrokerMetadata` asks for."""
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id

@@ -9,9 +9,11 @@
 It does no I/O: logs are `LogStorage`s, proposals to the controller go to `alter_partition`, times come from `clock`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from purgatory.delayed import delayed_delete_records
 from purgatory.delayed.delayed_delete_records import (
@@ -26,14 +28,73 @@ from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from purgatory.operation.action_queue import DelayedActionQueue
 from purgatory.operation.delayed_operation_purgatory import DelayedOperationPurgatory
-from purgatory.partition.isr import AlterOutcome, AlterPartition, AlterPartitionReply, PartitionAssignment
+from purgatory.partition.isr import (
+    AlterOutcome,
+    AlterPartition,
+    AlterPartitionReply,
+    ClusterMetadata,
+    PartitionAssignment,
+)
 from purgatory.partition.partition import Moved, Partition
 from purgatory.replica_manager.admission import HostedFacts, refuse_acks, refuse_partition
 from purgatory.replica_manager.appending import append_to_local_logs
-from purgatory.replica_manager.expirations import Expirations
 from purgatory.replica_manager.fetch_reading import ReadResults, must_answer_fetch, read_from_log
-from purgatory.replica_manager.partition_reader import PartitionReader
-from purgatory.replica_manager.surroundings import Surroundings
+from purgatory.replica_manager.partition_reader import PartitionReader, ReadingSettings
+from purgatory.timer.timer import DrivenTimer
+from purgatory.versions import LATEST, KafkaVersion
+
+
+class BrokerMetadata(ClusterMetadata, Protocol):
+    """Facts that a broker knows about the cluster."""
+
+    def knows(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition exists, wherever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Clock in ms, a new timer for each purgatory, the cluster, where proposals go, how consumers and followers read.
+
+    `alter_partition` only sends; the answer comes back through `ReplicaManager.alter_partition_answered`, later.
+    """
+
+    clock: Callable[[], float]
+    make_timer: Callable[[], DrivenTimer]
+    metadata: BrokerMetadata
+    alter_partition: Callable[[TopicPartition, AlterPartition], None]
+    reading: ReadingSettings
+    version: KafkaVersion = LATEST
+
+
+class Expirations:
+    """Counts for whoever watches a broker: partitions of produce and delete requests, and fetches by who asked."""
+
+    def __init__(self) -> None:
+        self.produce = 0
+        self.produce_by_partition: Counter[TopicPartition] = Counter()
+        self.consumer_fetch = 0
+        self.follower_fetch = 0
+        self.delete_records = 0
+
+    def produce_expired(self, key: TopicPartition) -> None:
+        """A partition was not replicated in time."""
+        self.produce += 1
+        self.produce_by_partition[key] += 1
+
+    def fetch_expired(self, *, is_from_follower: bool) -> None:
+        """There were not enough bytes in time."""
+        if is_from_follower:
+            self.follower_fetch += 1
+        else:
+            self.consumer_fetch += 1
+
+    def delete_records_expired(self, key: TopicPartition) -> None:
+        """A replica of a partition has not followed in time."""
+        self.delete_records += 1
+
+    def remove_partition(self, key: TopicPartition) -> None:
+        """The partition has gone: its own count goes, the sum stays. Harmless if it has none."""
+        self.produce_by_partition.pop(key, None)
 
 
 class ReplicaManager:

@@ -11,8 +11,7 @@ from purgatory.partition.isr import AlterPartition, PartitionAssignment
 from purgatory.partition.partition import Partition, PartitionSettings
 from purgatory.partition.replica_log import AppendInfo, BatchInfo, FetchDataInfo, ReplicaLog
 from purgatory.replica_manager.partition_reader import ReadingSettings
-from purgatory.replica_manager.replica_manager import ReplicaManager
-from purgatory.replica_manager.surroundings import Surroundings
+from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
 from purgatory.timer.system_timer import SystemTimer
 from tests.unit.purgatory_tasks import Clock
 

@@ -6,8 +6,7 @@ from typing import Any
 from purgatory.delayed.delayed_fetch import FetchParams, FetchPartition
 from purgatory.errors import Errors
 from purgatory.replica_manager.partition_reader import ReadingSettings
-from purgatory.replica_manager.replica_manager import ReplicaManager
-from purgatory.replica_manager.surroundings import Surroundings
+from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
 from purgatory.timer.clock import hi_res_clock_ms
 from purgatory.timer.reaper import TimerDriver
 from purgatory.timer.system_timer import SystemTimer

@@ -12,8 +12,7 @@ from purgatory.errors import Errors
 from purgatory.log_offsets import Isolation
 from purgatory.partition.isr import AlterPartitionReply, PartitionAssignment
 from purgatory.replica_manager.partition_reader import ReadingSettings
-from purgatory.replica_manager.replica_manager import ReplicaManager
-from purgatory.replica_manager.surroundings import Surroundings
+from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
 from purgatory.timer.system_timer import SystemTimer
 from tests.unit.purgatory_tasks import Clock
 from tests.unit.replica_world import KEY, Batch, Brokers, new_partition
