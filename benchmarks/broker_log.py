@@ -21,7 +21,7 @@ from broker.log.log import Log
 from broker.records.batch_validation import RecordRules
 from broker.records.records import Record, build_batch
 from purgatory.log_offsets import Isolation
-from purgatory.replica_log import ReplicaLog
+from purgatory.partition.replica_log import ReplicaLog
 
 RECORDS: Final = 75
 VALUE_BYTES: Final = 200

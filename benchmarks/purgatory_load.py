@@ -24,7 +24,7 @@ from typing import Final
 
 from benchmarks.harness import Report
 from purgatory import DelayedOperation, DelayedOperationPurgatory, SystemTimer
-from purgatory.clock import hi_res_clock_ms
+from purgatory.timer.clock import hi_res_clock_ms
 
 Z75: Final = 0.67449  # standard deviations from the median to the 75th percentile
 SUSTAINED: Final = 0.95

@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.harness import Report, percentile
 from purgatory import SystemTimer, SystemTimerReaper, TimerTask
-from purgatory.clock import hi_res_clock_ms
+from purgatory.timer.clock import hi_res_clock_ms
 from sidecar.embedded.java_kafka import KafkaUnavailable, fetch_jars
 
 TICKS_MS: Final = (1, 10, 100)

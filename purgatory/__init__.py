@@ -5,23 +5,22 @@ Nothing here opens a file or a socket, and no thread is started but `SystemTimer
 `advance_clock(now_ms)`, or lets a `TimerDriver` do so from an event loop.
 """
 
-from purgatory.action_queue import DelayedActionQueue
-from purgatory.delayed_delete_records import DelayedDeleteRecords
-from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition
-from purgatory.delayed_group import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
-from purgatory.delayed_operation import DelayedOperation
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
-from purgatory.delayed_produce import DelayedProduce
+from purgatory.delayed.delayed_delete_records import DelayedDeleteRecords
+from purgatory.delayed.delayed_fetch import DelayedFetch, FetchParams, FetchPartition
+from purgatory.delayed.delayed_group import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
+from purgatory.delayed.delayed_produce import DelayedProduce
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.partition import Partition, PartitionSettings
-from purgatory.reaper import SystemTimerReaper, TimerDriver
-from purgatory.replica_log import LogStorage, ReplicaLog
-from purgatory.replica_manager import ReplicaManager
-from purgatory.surroundings import Surroundings
-from purgatory.system_timer import SystemTimer
-from purgatory.timer import TimerTask, TimerTaskEntry, TimerTaskList
-from purgatory.timing_wheel import TimingWheel
+from purgatory.operation.action_queue import DelayedActionQueue
+from purgatory.operation.delayed_operation import DelayedOperation
+from purgatory.operation.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.partition.partition import Partition, PartitionSettings
+from purgatory.partition.replica_log import LogStorage, ReplicaLog
+from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
+from purgatory.timer.reaper import SystemTimerReaper, TimerDriver
+from purgatory.timer.system_timer import SystemTimer
+from purgatory.timer.timer import TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timer.timing_wheel import TimingWheel
 from purgatory.versions import LATEST, KafkaVersion
 
 __all__ = [

@@ -3,10 +3,10 @@
 It is a reference, and the client of tests that compare the broker with Kafka; tickover itself uses librdkafka.
 """
 
-from broker.clients.assignor import Subscription, TopicPartition
-from broker.clients.assignors import ASSIGNORS
-from broker.clients.consumer import Consumer
-from broker.clients.consumer_records import (
+from broker.clients.assignors.assignor import Subscription
+from broker.clients.assignors.assignors import ASSIGNORS
+from broker.clients.consumer.consumer import Consumer
+from broker.clients.consumer.consumer_records import (
     ConsumerRecord,
     ConsumerSettings,
     IsolationLevel,
@@ -16,9 +16,10 @@ from broker.clients.consumer_records import (
     OffsetReset,
     RebalanceListener,
 )
-from broker.clients.partitioners import RoundRobinPartitioner, StickyPartitioner, UniformPartitioner
-from broker.clients.producer import Producer
-from broker.clients.producer_records import ProducerRecord, ProducerSettings
+from broker.clients.producer.partitioners import RoundRobinPartitioner, StickyPartitioner, UniformPartitioner
+from broker.clients.producer.producer import Producer
+from broker.clients.producer.producer_records import ProducerRecord, ProducerSettings
+from purgatory.log_offsets import TopicPartition
 
 __all__ = [
     "ASSIGNORS",

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.clients.assignor import TopicPartition
 from broker.clients.client_messages import SPOKEN, decode_response, encode_request
 from broker.protocol.api_keys import ApiKey
+from purgatory.log_offsets import TopicPartition
 
 CLIENT_ID: Final = "reference"
 BOOTSTRAP: Final = -1  # no broker's id: whoever answers first

@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 
 from broker.cluster.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionRegistration, Topic
 from broker.cluster.controller import Controller
+from broker.cluster.coordinators import Coordinators
 from broker.cluster.replica_fetcher import ReplicaFetcher
 from broker.cluster.replication_quota import RATES, ReplicationQuota
 from broker.cluster.settings import BrokerSettings
 from broker.cluster.topic_config import FOLLOWER_THROTTLED, LEADER_THROTTLED, log_config, throttled_partitions, value_of
-from broker.groups.coordinators import Coordinators
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.protocol.fetch_session import FetchSessionCache
@@ -31,10 +31,10 @@ from purgatory import (
     TimerDriver,
     TopicPartition,
 )
-from purgatory.clock import hi_res_clock_ms
-from purgatory.isr import AlterPartition
-from purgatory.partition_reader import ReadingSettings
-from purgatory.replica_selector import select_rack_aware
+from purgatory.partition.isr import AlterPartition
+from purgatory.replica_manager.partition_reader import ReadingSettings
+from purgatory.replica_manager.replica_selector import select_rack_aware
+from purgatory.timer.clock import hi_res_clock_ms
 
 Answer = TypeVar("Answer")
 LeadershipListener = Callable[[TopicPartition, PartitionRegistration | None], None]

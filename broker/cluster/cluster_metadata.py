@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from broker.cluster.quorum import Quorum
-from purgatory.isr import PartitionAssignment
 from purgatory.log_offsets import TopicPartition
+from purgatory.partition.isr import PartitionAssignment
 
 NO_LEADER: Final = -1
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -84,7 +84,7 @@ class MetadataListener(Protocol):
 
 
 class ClusterMetadata:
-    """Brokers by id, topics by name. Also what `purgatory.surroundings.BrokerMetadata` asks for."""
+    """Brokers by id, topics by name. Also what `purgatory.replica_manager.replica_manager.BrokerMetadata` asks for."""
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id

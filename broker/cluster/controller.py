@@ -31,8 +31,8 @@ from broker.cluster.topic_config import check_config, is_true
 from broker.log.config import LONG_MAX
 from broker.log.manager import TOPIC_NAME
 from purgatory.errors import ApiError, Errors
-from purgatory.isr import AlterPartition, AlterPartitionReply
 from purgatory.log_offsets import TopicPartition
+from purgatory.partition.isr import AlterPartition, AlterPartitionReply
 
 _log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from broker.cluster.settings import BrokerSettings
 from broker.log.loading import start_over_at
 from broker.log.manager import LogManager
 from purgatory import ReplicaManager, TopicPartition
-from purgatory.delayed_fetch import FetchParams, FetchPartition
+from purgatory.delayed.delayed_fetch import FetchParams, FetchPartition
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
-from purgatory.fetch_reading import LogReadResult, ReadResults
 from purgatory.log_offsets import EpochEndOffset, Isolation
-from purgatory.partition_reader import ReplicaQuota
+from purgatory.replica_manager.fetch_reading import LogReadResult, ReadResults
+from purgatory.replica_manager.partition_reader import ReplicaQuota
 
 BACKOFF_S: Final = 0.1
 NO_EPOCH: Final = -1

@@ -22,7 +22,7 @@ WINDOW_MS: Final = 1_000
 
 class ReplicationQuota:
     """The limit at one broker, on what it sends or on what it fetches. `clock` gives ms, `limit` bytes per second, or
-    None while there is none. What `purgatory.partition_reader.ReplicaQuota` asks for."""
+    None while there is none. What `purgatory.replica_manager.partition_reader.ReplicaQuota` asks for."""
 
     def __init__(self, clock: Callable[[], float], limit: Callable[[], int | None]) -> None:
         self._clock = clock

@@ -6,7 +6,7 @@ from dataclasses import replace
 from broker.groups.group import Member
 from broker.groups.store import GroupStore
 from broker.groups.types import DescribedGroup, DescribedMember, ListedGroup
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import ApiError, Errors
 
 CLASSIC = "classic"

@@ -21,7 +21,7 @@ from broker.groups.types import (
     SyncRequest,
     SyncResult,
 )
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import ApiError, Errors
 
 AnswerJoin = Callable[[JoinResult], None]

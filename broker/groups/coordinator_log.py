@@ -10,10 +10,10 @@ from typing import Final, NamedTuple, Protocol
 from broker.log.file import FileRegion, Part
 from broker.log.log import CoordinatorRecords
 from broker.records.record_batch import BatchHeader, Buffer, whole_batches
-from purgatory.delayed_produce import ProduceResult
+from purgatory.delayed.delayed_produce import ProduceResult
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.replica_manager import ReplicaManager
+from purgatory.replica_manager.replica_manager import ReplicaManager
 
 GROUPS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"

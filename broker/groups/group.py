@@ -17,7 +17,7 @@ from typing import Final
 from broker.groups.consumer_protocol import subscribed_topics
 from broker.groups.offsets import GroupOffsets
 from broker.groups.types import Client, JoinedMember, JoinResult, LeavingMember, Protocol, SyncResult
-from purgatory.delayed_group import GroupSnapshot, GroupState
+from purgatory.delayed.delayed_group import GroupSnapshot, GroupState
 from purgatory.errors import ApiError, Errors
 from purgatory.locks import Rank, monitor
 

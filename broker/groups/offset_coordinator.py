@@ -10,7 +10,7 @@ from broker.groups.rebalance import GroupRebalance
 from broker.groups.store import GroupStore
 from broker.groups.types import CommittedOffset, FetchedOffset, MemberClaim, OffsetCommitRequest
 from broker.records.records import Producer
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 

@@ -12,7 +12,7 @@ from typing import Any
 from broker.groups.group import Group, Member, answer_join, answer_sync
 from broker.groups.store import GroupStore
 from broker.groups.types import JoinResult, SyncResult
-from purgatory.delayed_group import (
+from purgatory.delayed.delayed_group import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     DelayedHeartbeat,
     DelayedJoin,
@@ -26,10 +26,10 @@ from purgatory.delayed_group import (
     MemberSnapshot,
     first_initial_join,
 )
-from purgatory.delayed_operation import DelayedOperation
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.errors import Errors
-from purgatory.timer import DrivenTimer
+from purgatory.operation.delayed_operation import DelayedOperation
+from purgatory.operation.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.timer.timer import DrivenTimer
 
 CAN_REBALANCE = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY)
 

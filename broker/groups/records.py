@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from broker.groups.group import Group, Member
 from broker.groups.types import Client, CommittedOffset, Protocol
 from broker.protocol.primitive_types import Reader, UnreadableRecord, Writer
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.log_offsets import TopicPartition
 
 OFFSET_KEY_VERSION: Final = 1

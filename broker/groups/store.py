@@ -27,7 +27,7 @@ from broker.protocol.primitive_types import UnreadableRecord
 from broker.records.control_records import read_end_marker
 from broker.records.record_batch import TRANSACTIONAL, BatchHeader
 from broker.records.records import Producer, Record, build_batch, read_records
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 

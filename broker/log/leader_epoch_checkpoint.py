@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.log.checked_file import read_json, write_json
-from purgatory.leader_epochs import LeaderEpochCache
+from purgatory.partition.leader_epochs import LeaderEpochCache
 
 FILE: Final = "leader-epoch-checkpoint"
 

@@ -13,7 +13,7 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, LogSegment
 from broker.log.state import Checkpoint
-from purgatory.replica_log import ReplicaLog
+from purgatory.partition.replica_log import ReplicaLog
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,5 @@
-"""A partition's log in files: what `purgatory.replica_log.LogStorage` asks for, and what keeps it within limits.
+"""A partition's log in files: what `LogStorage` of `purgatory.partition.replica_log` asks for, and what keeps it within
+limits.
 
     topic-0/
         00000000000000000000.log          a sealed segment, with both its indexes
@@ -35,7 +36,7 @@ from broker.records.record_batch import (
 )
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
 from purgatory.log_offsets import LogOffsetMetadata
-from purgatory.replica_log import AppendInfo, BatchInfo, FetchDataInfo
+from purgatory.partition.replica_log import AppendInfo, BatchInfo, FetchDataInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from broker.log.log import Log
 from broker.log.retention import apply_retention
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.replica_log import ReplicaLog
+from purgatory.partition.replica_log import ReplicaLog
 
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 DELETED_SUFFIX: Final = ".deleted"

@@ -3,7 +3,7 @@
 from broker.log.log import Log
 from broker.log.segment import LogSegment
 from broker.records.record_batch import NO_TIMESTAMP
-from purgatory.replica_log import ReplicaLog
+from purgatory.partition.replica_log import ReplicaLog
 
 
 def apply_retention(log: Log, replica: ReplicaLog, now_ms: int) -> int:

@@ -16,8 +16,8 @@ from broker.log.segment import LogSegment
 from broker.records.control_records import EndMarker, read_end_marker
 from broker.records.record_batch import Batch, BatchHeader
 from purgatory.errors import ApiError
-from purgatory.replica_log import BatchInfo
-from purgatory.transaction_offsets import EndedTransaction, TransactionOffsets
+from purgatory.partition.replica_log import BatchInfo
+from purgatory.partition.transaction_offsets import EndedTransaction, TransactionOffsets
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 CHECKPOINT: Final = "log-checkpoint"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from purgatory.delayed_fetch import FetchPartition
+from purgatory.delayed.delayed_fetch import FetchPartition
 from purgatory.errors import ApiError, Errors
 
 NO_SESSION: Final = 0

@@ -8,11 +8,11 @@ from broker.cluster.broker import Broker
 from broker.log.file import FileRegion, Part
 from broker.protocol.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, FetchedPartition
 from broker.protocol.request import Request
-from purgatory.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
-from purgatory.delayed_fetch import ClientMetadata, FetchParams, FetchPartition, isolation_of
+from purgatory.delayed.delayed_fetch import ClientMetadata, FetchParams, FetchPartition, isolation_of
 from purgatory.errors import ApiError, Errors
-from purgatory.fetch_reading import LogReadResult, ReadResults
 from purgatory.log_offsets import TopicPartition
+from purgatory.replica_manager.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
+from purgatory.replica_manager.fetch_reading import LogReadResult, ReadResults
 
 CLIENT_METADATA_SINCE: Final = 11
 NO_EPOCH: Final = -1

@@ -19,7 +19,7 @@ from broker.groups.types import (
     SyncResult,
 )
 from broker.protocol.request import Request
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import Errors
 
 MEMBER_ID_REQUIRED_SINCE: Final = 4

@@ -7,11 +7,11 @@ from typing import Any, Final
 from broker.cluster.broker import Broker
 from broker.cluster.topic_config import policies_of, value_of
 from broker.protocol.request import Request
-from purgatory.admission import DeleteRecordsFacts, refuse_delete_records
-from purgatory.delayed_delete_records import DeleteRecordsResult
+from purgatory.delayed.delayed_delete_records import DeleteRecordsResult
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.partition_reading import last_offset_for_leader_epoch
+from purgatory.partition.partition_reading import last_offset_for_leader_epoch
+from purgatory.replica_manager.admission import DeleteRecordsFacts, refuse_delete_records
 
 NO_EPOCH: Final = -1
 NOT_TOLD: Final = -1

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 from broker.cluster.broker import Broker
 from broker.log.times import find_max_timestamp
 from broker.protocol.request import Request
-from purgatory.delayed_fetch import isolation_of
+from purgatory.delayed.delayed_fetch import isolation_of
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import Isolation, TopicPartition
-from purgatory.partition_reading import can_list, check_epoch, latest_offset
+from purgatory.partition.partition_reading import can_list, check_epoch, latest_offset
 
 NO_EPOCH: Final = -1
 

@@ -9,11 +9,11 @@ from broker.protocol.connection import CloseConnection
 from broker.protocol.produce_request import ProducedTopic, ProduceRequest
 from broker.protocol.request import Request
 from broker.records.batch_validation import check_produced
-from broker.transactions.verification import verify_transaction
-from purgatory.admission import ProduceFacts, refuse_internal_topic, refuse_produce
-from purgatory.delayed_produce import ProduceResult
+from broker.requests.transaction_verification import verify_transaction
+from purgatory.delayed.delayed_produce import ProduceResult
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
+from purgatory.replica_manager.admission import ProduceFacts, refuse_internal_topic, refuse_produce
 
 NO_ACKS: Final = 0
 LEADER_HINT_SINCE: Final = 10

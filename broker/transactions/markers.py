@@ -13,7 +13,7 @@ from broker.transactions.store import TransactionStore
 from broker.transactions.transaction import PREPARED, Transaction, TransactionState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.timer import Timer, TimerTask
+from purgatory.timer.timer import Timer, TimerTask
 
 _log = logging.getLogger(__name__)
 

@@ -57,9 +57,9 @@ def broker(
     import time
     import uuid
 
-    from broker.cluster.cluster import Chance, Cluster
-    from broker.cluster.serving import serve
     from broker.cluster.settings import BrokerSettings
+    from broker.server.cluster import Chance, Cluster
+    from broker.server.serving import serve
 
     # What was stopped for a while must not lose what it holds the moment it is back.
     broker_settings = BrokerSettings(topic_defaults={"retention.ms": "-1"}, offsets_retention_ms=FOR_EVER_MS)

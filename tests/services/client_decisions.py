@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from broker.clients.assignor import PartitionRacks, Subscription, TopicPartition
+from broker.clients.assignors.assignor import PartitionRacks, Subscription
+from purgatory.log_offsets import TopicPartition
 from tests.services.class_archive import QUICK
 from tests.services.maven_jars import broker_jars
 

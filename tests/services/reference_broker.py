@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker.cluster.cluster import Chance, Cluster
 from broker.cluster.settings import BrokerSettings
+from broker.server.cluster import Chance, Cluster
 
 DEADLINE_S = 240.0
 

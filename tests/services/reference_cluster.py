@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from broker.cluster.cluster import Chance, Cluster
-from broker.cluster.serving import serve
 from broker.cluster.settings import RACK_AWARE, BrokerSettings
+from broker.server.cluster import Chance, Cluster
+from broker.server.serving import serve
 from sidecar.embedded.child import free_port
 from tests.services.kafka_cluster import NODES
 from tests.services.kafka_servers import ReferenceServer

@@ -12,7 +12,7 @@ from broker.records.control_records import EndMarker, build_end_marker
 from broker.records.record_batch import TRANSACTIONAL, whole_batches
 from broker.records.records import Producer, Record, build_batch, read_records
 from purgatory.log_offsets import LogOffsetMetadata
-from purgatory.replica_log import ReplicaLog
+from purgatory.partition.replica_log import ReplicaLog
 from tests.unit.purgatory_tasks import Clock
 
 NOW_MS = 1_700_000_000_000

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.delayed_operation import DelayedOperation
-from purgatory.timer import TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.operation.delayed_operation import DelayedOperation
+from purgatory.timer.timer import TimerTask, TimerTaskEntry, TimerTaskList
 from purgatory.versions import KafkaVersion
 
 VERSIONS = pytest.mark.parametrize("version", list(KafkaVersion), ids=lambda version: version.name)

@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from purgatory.delayed_fetch import FetchParams, FetchPartition
+from purgatory.delayed.delayed_fetch import FetchParams, FetchPartition
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
-from purgatory.isr import AlterPartition, PartitionAssignment
 from purgatory.log_offsets import Isolation, LogOffsetMetadata, TopicPartition
-from purgatory.partition import Partition, PartitionSettings
-from purgatory.partition_reader import ReadingSettings
-from purgatory.replica_log import AppendInfo, BatchInfo, FetchDataInfo, ReplicaLog
-from purgatory.replica_manager import ReplicaManager
-from purgatory.surroundings import Surroundings
-from purgatory.system_timer import SystemTimer
+from purgatory.partition.isr import AlterPartition, PartitionAssignment
+from purgatory.partition.partition import Partition, PartitionSettings
+from purgatory.partition.replica_log import AppendInfo, BatchInfo, FetchDataInfo, ReplicaLog
+from purgatory.replica_manager.partition_reader import ReadingSettings
+from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
+from purgatory.timer.system_timer import SystemTimer
 from tests.unit.purgatory_tasks import Clock
 
 KEY = TopicPartition("topic", 0)

@@ -23,11 +23,11 @@ from broker.groups.types import (
     SyncResult,
 )
 from broker.records.record_batch import BatchHeader, Buffer, assign, read_header
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.system_timer import SystemTimer
-from purgatory.timer import Driven
+from purgatory.timer.system_timer import SystemTimer
+from purgatory.timer.timer import Driven
 from tests.unit.purgatory_tasks import Clock
 
 START_MS = 1_000_000

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from purgatory import locks
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.locks import Rank, monitor
-from purgatory.reaper import SystemTimerReaper
-from purgatory.system_timer import SystemTimer
-from purgatory.timer import TimerTaskEntry
-from purgatory.timing_wheel import TimingWheel
+from purgatory.operation.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.timer.reaper import SystemTimerReaper
+from purgatory.timer.system_timer import SystemTimer
+from purgatory.timer.timer import TimerTaskEntry
+from purgatory.timer.timing_wheel import TimingWheel
 from purgatory.versions import KafkaVersion
 from tests.services.waiting import wait_until
 from tests.unit.purgatory_tasks import Clock, Operation, Recorded

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 import pytest
 
-from broker.cluster.cluster import Cluster
 from broker.cluster.replica_fetcher import GROUP_PARTITIONS_MAX, ReplicaFetcher
-from broker.cluster.serving import GARBAGE_PARTITIONS_MAX, collect_garbage, keep_collections_short
 from broker.cluster.settings import BrokerSettings
 from broker.log.manager import LogManager
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.request import Request, read_frame
 from broker.requests.handlers import HANDLERS
-from purgatory.delayed_fetch import FetchParams, FetchPartition
-from purgatory.fetch_reading import ReadResults
+from broker.server.cluster import Cluster
+from broker.server.serving import GARBAGE_PARTITIONS_MAX, collect_garbage, keep_collections_short
+from purgatory.delayed.delayed_fetch import FetchParams, FetchPartition
 from purgatory.log_offsets import TopicPartition
-from purgatory.partition_reader import NoQuota
+from purgatory.replica_manager.fetch_reading import ReadResults
+from purgatory.replica_manager.partition_reader import NoQuota
 from tests.services.raw_client import RawClient, encode
 from tests.services.reference_broker import ReferenceBroker
 from tests.unit.replica_world import World, assignment, new_partition

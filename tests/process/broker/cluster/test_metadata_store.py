@@ -12,8 +12,8 @@ from broker.cluster.cluster_metadata import BrokerRegistration, ClusterMetadata,
 from broker.cluster.controller import Controller, NewTopic
 from broker.cluster.metadata_store import FILE, MetadataStore
 from broker.log.checked_file import write_json
-from purgatory.isr import AlterPartition
 from purgatory.log_offsets import TopicPartition
+from purgatory.partition.isr import AlterPartition
 from tests.services.reference_broker import ReferenceBroker
 
 KEY = TopicPartition("topic-0", 1)

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from broker.cluster.cluster import Cluster
 from broker.cluster.replication_quota import FOLLOWER_RATE, LEADER_RATE, ReplicationQuota
 from broker.cluster.topic_config import LEADER_THROTTLED, check_config, throttled_partitions
 from broker.protocol.api_keys import ApiKey
+from broker.server.cluster import Cluster
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from tests.services.raw_client import RawClient

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.groups.types import CommittedOffset, JoinResult, LeavingMember, MemberClaim, OffsetCommitRequest, SyncResult
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
 from tests.unit.broker.group_world import GroupWorld

@@ -11,10 +11,10 @@ from broker.cluster.replica_fetcher import ReplicaFetcher
 from broker.cluster.settings import BrokerSettings
 from broker.log.config import LogConfig
 from broker.log.manager import LogManager
-from purgatory.fetch_reading import ReadResults
-from purgatory.partition import Partition
-from purgatory.partition_reader import NoQuota
-from purgatory.replica_manager import ReplicaManager
+from purgatory.partition.partition import Partition
+from purgatory.replica_manager.fetch_reading import ReadResults
+from purgatory.replica_manager.partition_reader import NoQuota
+from purgatory.replica_manager.replica_manager import ReplicaManager
 from tests.unit.log_world import NOW_MS, batch
 from tests.unit.replica_world import KEY, Brokers, World, assignment
 

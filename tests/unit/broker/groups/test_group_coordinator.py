@@ -6,7 +6,7 @@ import pytest
 
 from broker.groups.coordinator_log import java_hash, partition_of
 from broker.groups.types import Client, JoinResult, LeavingMember, Protocol, SyncResult
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import Errors
 from tests.unit.broker.group_world import GroupWorld
 

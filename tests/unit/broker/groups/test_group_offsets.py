@@ -11,7 +11,7 @@ from broker.groups.records import decode_group, decode_key, decode_offset, encod
 from broker.groups.types import CommittedOffset, MemberClaim, OffsetCommitRequest, Protocol
 from broker.protocol.primitive_types import UnreadableRecord
 from broker.records.control_records import EndMarker, build_end_marker
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from tests.unit.broker.group_world import KEY, START_MS, GroupWorld

@@ -3,7 +3,7 @@
 import pytest
 
 from broker.groups.types import JoinResult, LeavingMember, Protocol
-from purgatory.delayed_group import GroupState
+from purgatory.delayed.delayed_group import GroupState
 from purgatory.errors import Errors
 from tests.unit.broker.group_world import GroupWorld
 

@@ -10,7 +10,7 @@ from broker.log.loading import open_replica_log
 from broker.records.record_batch import read_header
 from broker.records.records import read_records
 from purgatory.errors import Errors
-from purgatory.partition import Partition
+from purgatory.partition.partition import Partition
 from tests.unit.log_world import NOW_MS, LogWorld, batch
 from tests.unit.replica_world import KEY, World, assignment
 

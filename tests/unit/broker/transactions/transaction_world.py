@@ -11,7 +11,7 @@ from broker.transactions.store import TransactionStore
 from broker.transactions.transaction import TransactionState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.system_timer import SystemTimer
+from purgatory.timer.system_timer import SystemTimer
 from tests.unit.broker.group_world import GroupWorld
 
 ORDERS = TopicPartition("orders", 0)

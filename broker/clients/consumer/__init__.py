@@ -1,0 +1,1 @@
+"""The consumer: what it is subscribed to, metadata, fetching, offsets by time."""

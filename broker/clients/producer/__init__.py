@@ -1,0 +1,1 @@
+"""The producer: partitioners, the record accumulator, the sender, idempotence."""

@@ -1,0 +1,1 @@
+"""Sockets and processes: brokers started, served, stopped."""

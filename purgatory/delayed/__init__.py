@@ -1,0 +1,1 @@
+"""Requests that wait: produce, fetch, delete records, and those of consumer groups."""

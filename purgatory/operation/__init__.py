@@ -1,0 +1,1 @@
+"""Delayed operations, whatever they wait for: conditions, watchers by key, the purgatory."""

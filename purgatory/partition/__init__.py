@@ -1,0 +1,1 @@
+"""A replicated partition without its bytes: roles, in-sync replicas, watermarks, epochs, transactions."""

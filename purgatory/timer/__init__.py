@@ -1,0 +1,1 @@
+"""Timers: the hierarchical timing wheel, its tasks, and who brings them forward."""

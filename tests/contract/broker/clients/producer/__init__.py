@@ -1,0 +1,1 @@
+"""Contracts of `broker/clients/producer`."""

@@ -1,0 +1,1 @@
+"""Integration tests of `broker/clients/assignors`."""

@@ -1,0 +1,1 @@
+"""Tests, with processes and sockets, of `broker/clients/consumer`."""
