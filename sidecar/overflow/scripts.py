@@ -280,7 +280,7 @@ end
 return #ARGV - #KEYS
 """
 
-# Rebuilding what the server has lost (`restore.py`). While hw is gone, nothing here counts: it is cleared
+# Rebuilding what the server has lost (`rebuild_store.py`). While hw is gone, nothing here counts: it is cleared
 # away, then written again. Two may do so at once: whoever finds hw there goes on from it.
 
 _STRANGE: Final = """

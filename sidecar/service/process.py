@@ -57,8 +57,8 @@ from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.interface import OverflowFailure
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, TimedOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
 from sidecar.service.assembly import Machinery, Policies, Storage, build
 from sidecar.service.bulk_changes import changes_of
@@ -185,7 +185,7 @@ class Process:
         self._front.reason = "its parts are being started"
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
-        rebuild = RedisRebuild(overflow.client, settings.group, self._signing)
+        rebuild = RedisRebuildStore(overflow.client, settings.group, self._signing)
         storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
         self.machinery = build(settings, client, storage, ledger, policies, timekeeper)
         engine = self.machinery.engine

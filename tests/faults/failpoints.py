@@ -97,10 +97,10 @@ POINTS: Final[dict[str, Point]] = {
         "sidecar.engine.commit.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE
     ),
     # Redis rebuilt
-    "before rebuild": before("sidecar.overflow.restore:RedisRebuild.reset", 1, wiped=True),
-    "rebuild begun": after("sidecar.overflow.restore:RedisRebuild.reset", 1, wiped=True),
-    "during rebuild": before("sidecar.overflow.restore:RedisRebuild.redo", 2, wiped=True),
-    "during rebuild, piece written": after("sidecar.overflow.restore:RedisRebuild.redo", 2, wiped=True),
+    "before rebuild": before("sidecar.overflow.rebuild_store:RedisRebuildStore.reset", 1, wiped=True),
+    "rebuild begun": after("sidecar.overflow.rebuild_store:RedisRebuildStore.reset", 1, wiped=True),
+    "during rebuild": before("sidecar.overflow.rebuild_store:RedisRebuildStore.redo", 2, wiped=True),
+    "during rebuild, piece written": after("sidecar.overflow.rebuild_store:RedisRebuildStore.redo", 2, wiped=True),
     "rebuilt, not reconciled": before("sidecar.engine.storage.rebuild:LaneRebuild._reconcile", 1, wiped=True),
     # come and go
     "before assignment": before("sidecar.engine.assignment:Assignment.assigned", 1),

@@ -1,7 +1,7 @@
 """The overflow's own code on a real server, judged by the fake beside it.
 
-Replicas talk to `RedisOverflow` and `RedisRebuild`; what the server has then, the fake is given, too. So the oracle
-knows what is held, and each answer of the real code is compared with what the fake has. Connections break at any
+Replicas talk to `RedisOverflow` and `RedisRebuildStore`; what the server has then, the fake is given, too. So the
+oracle knows what is held, and each answer of the real code is compared with what the fake has. Connections break at any
 command, and another process tidies up between two commands of one.
 """
 
@@ -17,8 +17,8 @@ from sidecar.overflow import keys as overflow_layout
 from sidecar.overflow.connection import Client
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion, Redo
 from sidecar.overflow.keys import DUE_MAX_MS, Header, LaneKeys, read_header
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow
-from sidecar.overflow.restore import RedisRebuild
 from tests.simulation.failing_client import FailingClient, scripts
 from tests.simulation.fake_overflow import Copy, Failing, FakeOverflow
 
@@ -53,7 +53,7 @@ class RealOverflow(FakeOverflow):
         self._lost: dict[TopicPartition, set[int]] = defaultdict(set)  # what they had when they were emptied
         self._copied: tuple[Copy, dict[bytes, bytes], dict[TopicPartition, set[str]]] = (({}, {}, {}, {}, {}), {}, {})
         self._other = RedisOverflow(client, GROUP)
-        self._look = RedisRebuild(client, GROUP)
+        self._look = RedisRebuildStore(client, GROUP)
         client.flushall()
         for script in scripts().values():
             client.script_load(script)
@@ -323,7 +323,7 @@ class Connected:
         client = FailingClient(store.server, store)
         self._store = store
         self._overflow = RedisOverflow(client, GROUP)
-        self._rebuild = RedisRebuild(client, GROUP)
+        self._rebuild = RedisRebuildStore(client, GROUP)
 
     def last_applied(self, lane: TopicPartition) -> int:
         """See `Overflow.last_applied`."""

@@ -16,8 +16,8 @@ from sidecar.overflow import (
     id_index,
     keys,
     read_ahead,
+    rebuild_store,
     redis_overflow,
-    restore,
     scripts,
     tidying,
 )
@@ -60,7 +60,7 @@ LIMITS: Final[dict[Any, dict[str, Any]]] = {
     id_index: {"FIND_MAX": 2, "SWEPT_PER_STEP": 3},
     overflow_worker: {"PROMOTION_RECORDS_MAX": 6, "CHANGES_PER_JOB_MAX": 4},
     scripts: {"REDO": REDO},
-    restore: {"CLEAR_PER_STEP_MAX": 2},
+    rebuild_store: {"CLEAR_PER_STEP_MAX": 2},
     rebuild: {
         "BUNCH_RECORDS_MAX": 6,
         "BUNCH_BLOCKS_MAX": 2,

@@ -14,8 +14,8 @@ from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Position, Tombstone
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, RebuildStore, Redo
 from sidecar.overflow.keys import FINE, LaneKeys
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.examples import examples
 from tests.simulation.fake_overflow import FakeOverflow
@@ -90,7 +90,7 @@ LOST: dict[str, tuple[Callable[[LaneKeys], list[str]], Callable[[FakeOverflow], 
 def test_both_miss_a_key_that_has_gone_wherever_it_is_looked_at(url: str, lost: str, blocks: int) -> None:
     real, fake = open_overflow(url, f"alike{next(_groups)}"), FakeOverflow()
     changes = [Change(LANE, 1, RECORDS), Change(LANE, 2, [], [Tombstone(RECORDS[2].position, "id2")])][:blocks]
-    stores: list[tuple[Overflow, RebuildStore]] = [(real, RedisRebuild(real.client, real.group)), (fake, fake)]
+    stores: list[tuple[Overflow, RebuildStore]] = [(real, RedisRebuildStore(real.client, real.group)), (fake, fake)]
     for overflow, _ in stores:
         overflow.apply(changes, NOW_MS)
     lose_real, lose_fake = LOST[lost]

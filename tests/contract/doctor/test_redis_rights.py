@@ -23,8 +23,8 @@ from sidecar.lookup.query import ALL, START, Query
 from sidecar.model.record import Tombstone, TopicPartition
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, LaneKeys
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from sidecar.settings.settings import Settings
 from tests.contract.lookup.test_held_lookup import LANES, Views, everything, spread
 from tests.contract.overflow_records import LANE, NOW_MS, at, held, promote_all
@@ -103,7 +103,7 @@ def meet_a_loss(redis_server: RedisServer, overflow: RedisOverflow) -> None:
 
 def rebuild(overflow: RedisOverflow) -> None:
     """All of a lane cleared away, and written again."""
-    store = RedisRebuild(overflow.client, GROUP)
+    store = RedisRebuildStore(overflow.client, GROUP)
     assert store.reset(LANE, begin=True)
     while store.reset(LANE, begin=False):
         pass

@@ -12,8 +12,8 @@ from sidecar.model.record import Position, Tombstone, TopicPartition
 from sidecar.overflow import chunk_reader, tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 
@@ -189,7 +189,7 @@ def test_of_a_slot_that_goes_in_two_ways_nothing_stays(
     for number in range(6, 11):
         overflow.apply([Change(LANE, number, [held(number, 4 * HOUR_MS + number)])], NOW_MS)
     overflow.tidy(LANE, at(7 * HOUR_MS), NOW_MS)
-    rebuild = RedisRebuild(overflow.client, overflow.group)
+    rebuild = RedisRebuildStore(overflow.client, overflow.group)
     begin = True
     while rebuild.reset(LANE, begin):
         begin = False

@@ -17,8 +17,8 @@ from sidecar.overflow import connection as overflow_link
 from sidecar.overflow.connection import connect, script_hash
 from sidecar.overflow.interface import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable, Redo
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FORMAT, LaneKeys
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from sidecar.overflow.scripts import ADD, READ, REMOVE
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
@@ -108,7 +108,7 @@ def test_a_cascade_brings_nothing_back_that_was_cleared_away_meanwhile(valkey: E
     kept = RECORDS[:1_500]
 
     def write_again() -> None:
-        rebuild = RedisRebuild(overflow.client, "g")
+        rebuild = RedisRebuildStore(overflow.client, "g")
         begin = True
         while rebuild.reset(LANE, begin):
             begin = False
@@ -203,7 +203,7 @@ def test_what_a_newer_program_wrote_is_neither_read_nor_deleted(valkey: Embedded
     with pytest.raises(NewerOverflowFormat):
         overflow.tidy(LANE, START, NOW_MS + 5 * HOUR_MS)
     with pytest.raises(NewerOverflowFormat):
-        RedisRebuild(overflow.client, "g").reset(LANE, begin=False)
+        RedisRebuildStore(overflow.client, "g").reset(LANE, begin=False)
     assert overflow.client.zscore(key, new) == score
     overflow.close()
 

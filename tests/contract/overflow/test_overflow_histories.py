@@ -20,8 +20,8 @@ from sidecar.model.record import Held, Position
 from sidecar.overflow.connection import connect
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable
 from sidecar.overflow.keys import COARSE, FINE, LaneKeys
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow
-from sidecar.overflow.restore import RedisRebuild
 from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
@@ -81,8 +81,8 @@ class History:
         meddlers = (*faults, *ZOMBIE) if faults else MEDDLERS
         owner = Meddled(guest, lambda: self._meddle(meddlers))
         zombie = Meddled(guest, lambda: self._meddle((*faults, "tidy", "check", "check")))
-        self.owner, self.owner_store = RedisOverflow(owner, self.group), RedisRebuild(owner, self.group)
-        self.zombie, self.zombie_store = RedisOverflow(zombie, self.group), RedisRebuild(zombie, self.group)
+        self.owner, self.owner_store = RedisOverflow(owner, self.group), RedisRebuildStore(owner, self.group)
+        self.zombie, self.zombie_store = RedisOverflow(zombie, self.group), RedisRebuildStore(zombie, self.group)
         self.zombie_rebuild_: LaneRebuild | None = None
         self.lost = LostLane()
         self.acknowledged = 0

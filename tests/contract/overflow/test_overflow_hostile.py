@@ -16,8 +16,8 @@ from sidecar.model.record import Held, Position
 from sidecar.overflow.chunk import BYTES_MAX, RAW_BYTES_MAX
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, INDEX_SHARDS, LEVELS, Header, LaneKeys, read_header
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from sidecar.overflow.signing import Signing
 from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, promote_all
@@ -195,7 +195,7 @@ def rebuild(overflow: RedisOverflow, blocks: Sequence[list[Held]], hw: int = 0) 
     for records in blocks:
         lost.add(records)
     for _ in range(REBUILDS_MAX):
-        work = lost.rebuild(RedisRebuild(overflow.client, overflow.group), hw, len(blocks), START)
+        work = lost.rebuild(RedisRebuildStore(overflow.client, overflow.group), hw, len(blocks), START)
         try:
             while work.result is None:
                 work.step(NOW_MS)
@@ -267,7 +267,7 @@ def test_what_was_not_signed_is_lost_once_there_is_a_key_and_is_signed_by_the_re
     reader = RedisOverflow(overflow.client, overflow.group, signing=Signing((KEY,)))
     with pytest.raises(OverflowLoss, match="none of our keys"):
         promote_all(reader, START, FAR)
-    store = RedisRebuild(overflow.client, overflow.group, Signing((KEY,)))
+    store = RedisRebuildStore(overflow.client, overflow.group, Signing((KEY,)))
     begin = True
     while store.reset(LANE, begin):
         begin = False

@@ -7,12 +7,12 @@ import pytest
 
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Tombstone
-from sidecar.overflow import chunk_writer, restore
+from sidecar.overflow import chunk_writer, rebuild_store
 from sidecar.overflow.connection import connect
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from sidecar.overflow.scripts import REMOVE
 from tests.contract.overflow.test_overflow_faults import Interrupted
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
@@ -33,8 +33,8 @@ def overflow_fixture(redis_server: RedisServer) -> Iterator[RedisOverflow]:
 
 
 @pytest.fixture(name="store")
-def store_fixture(overflow: RedisOverflow) -> RedisRebuild:
-    return RedisRebuild(overflow.client, overflow.group)
+def store_fixture(overflow: RedisOverflow) -> RedisRebuildStore:
+    return RedisRebuildStore(overflow.client, overflow.group)
 
 
 def changes(count: int) -> list[Change]:
@@ -45,7 +45,7 @@ def redo(before: int, last: int) -> Redo:
     return Redo(before, last, RECORDS[before * 100 : last * 100])
 
 
-def read_all(store: RedisRebuild, acknowledged: int) -> list[int]:
+def read_all(store: RedisRebuildStore, acknowledged: int) -> list[int]:
     offsets: list[int] = []
     place = START
     while place.offset != (1 << 63) - 1:
@@ -58,7 +58,7 @@ def read_all(store: RedisRebuild, acknowledged: int) -> list[int]:
     return offsets
 
 
-def test_what_was_lost_is_written_from_where_it_ends(overflow: RedisOverflow, store: RedisRebuild) -> None:
+def test_what_was_lost_is_written_from_where_it_ends(overflow: RedisOverflow, store: RedisRebuildStore) -> None:
     assert store.place(LANE) == -1
     overflow.apply(changes(10), NOW_MS)
     assert store.place(LANE) == 10
@@ -69,10 +69,10 @@ def test_what_was_lost_is_written_from_where_it_ends(overflow: RedisOverflow, st
 
 
 def test_what_a_reset_that_broke_off_has_left_is_never_taken_for_a_new_lane(
-    overflow: RedisOverflow, store: RedisRebuild, monkeypatch: pytest.MonkeyPatch
+    overflow: RedisOverflow, store: RedisRebuildStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process ends between two pages of a reset: of a topic that was made anew, nobody knows a number."""
-    monkeypatch.setattr(restore, "CLEAR_PER_STEP_MAX", 1)
+    monkeypatch.setattr(rebuild_store, "CLEAR_PER_STEP_MAX", 1)
     assert overflow.last_applied(LANE) == 0
     overflow.apply([*changes(1), Change(LANE, 2, [], [Tombstone(RECORDS[0].position, None)])], NOW_MS)
     first = Change(LANE, 1, [held(99_999, 9_000)])
@@ -91,7 +91,7 @@ def test_what_a_reset_that_broke_off_has_left_is_never_taken_for_a_new_lane(
 
 
 def test_what_is_written_twice_is_there_once_and_a_zombies_write_changes_nothing(
-    overflow: RedisOverflow, store: RedisRebuild
+    overflow: RedisOverflow, store: RedisRebuildStore
 ) -> None:
     overflow.apply(changes(3), NOW_MS)
     for redos in ([redo(0, 5)], [redo(2, 4)], [redo(5, 9), redo(9, 12)], [redo(5, 9), redo(9, 12)]):
@@ -102,7 +102,7 @@ def test_what_is_written_twice_is_there_once_and_a_zombies_write_changes_nothing
     assert sorted(read_all(store, 13)) == list(range(1_300))
 
 
-def test_a_number_that_fell_meanwhile_is_loss(overflow: RedisOverflow, store: RedisRebuild) -> None:
+def test_a_number_that_fell_meanwhile_is_loss(overflow: RedisOverflow, store: RedisRebuildStore) -> None:
     overflow.apply(changes(3), NOW_MS)
     with pytest.raises(OverflowLoss) as caught:
         store.redo(LANE, [redo(5, 6), redo(6, 7)], NOW_MS)
@@ -115,7 +115,7 @@ def test_a_number_that_fell_meanwhile_is_loss(overflow: RedisOverflow, store: Re
 
 
 def test_a_lane_is_cleared_page_by_page_and_begun_again(
-    redis_server: RedisServer, overflow: RedisOverflow, store: RedisRebuild
+    redis_server: RedisServer, overflow: RedisOverflow, store: RedisRebuildStore
 ) -> None:
     spread = [held(offset, offset * 60_000) for offset in range(1_200)]
     overflow.apply([Change(LANE, 1, spread[:600]), Change(LANE, 2, spread[600:])], NOW_MS)
@@ -136,7 +136,7 @@ def test_a_lane_is_cleared_page_by_page_and_begun_again(
 
 @pytest.mark.parametrize("records_max", [1, 250, 10_000])
 def test_blocks_are_written_as_many_together_as_one_script_may(
-    store: RedisRebuild, monkeypatch: pytest.MonkeyPatch, records_max: int
+    store: RedisRebuildStore, monkeypatch: pytest.MonkeyPatch, records_max: int
 ) -> None:
     monkeypatch.setattr(chunk_writer, "BATCH_RECORDS_MAX", records_max)
     store.reset(LANE, begin=True)
@@ -151,7 +151,7 @@ def test_blocks_are_written_as_many_together_as_one_script_may(
 
 
 def test_a_lane_that_somebody_else_has_begun_is_not_cleared_further(
-    overflow: RedisOverflow, store: RedisRebuild
+    overflow: RedisOverflow, store: RedisRebuildStore
 ) -> None:
     overflow.apply(changes(3), NOW_MS)
     overflow.client.delete(LaneKeys(overflow.group, LANE).hw)
@@ -162,7 +162,7 @@ def test_a_lane_that_somebody_else_has_begun_is_not_cleared_further(
 
 
 def test_a_full_server_refuses_and_what_was_written_stays(
-    redis_server: RedisServer, overflow: RedisOverflow, store: RedisRebuild
+    redis_server: RedisServer, overflow: RedisOverflow, store: RedisRebuildStore
 ) -> None:
     overflow.apply(changes(3), NOW_MS)
     [limit, *_] = redis_server.on_each_node(lambda client: client.config_get("maxmemory")["maxmemory"])
@@ -201,7 +201,7 @@ def test_a_cascade_removes_nothing_whose_copies_the_server_has_forgotten(valkey:
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_a_record_that_the_ledger_has_twice_is_written_and_read_once(
-    overflow: RedisOverflow, store: RedisRebuild, copies: int
+    overflow: RedisOverflow, store: RedisRebuildStore, copies: int
 ) -> None:
     """A process that was paused has written its block after all, and has woken up too late to know."""
     store.reset(LANE, begin=True)

@@ -21,8 +21,8 @@ from sidecar.overflow.keys import (
     Level,
     read_header,
 )
+from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
-from sidecar.overflow.restore import RedisRebuild
 from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
@@ -48,8 +48,8 @@ CALLS: dict[str, Call] = {
 }
 
 
-def store_of(overflow: RedisOverflow) -> RedisRebuild:
-    return RedisRebuild(overflow.client, overflow.group)
+def store_of(overflow: RedisOverflow) -> RedisRebuildStore:
+    return RedisRebuildStore(overflow.client, overflow.group)
 
 
 def named(offset: int, delay_ms: int) -> Held:

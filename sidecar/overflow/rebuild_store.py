@@ -35,7 +35,7 @@ GONE: Final = -1  # also what the script answers
 END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 
 
-class RedisRebuild:
+class RedisRebuildStore:
     """`RebuildStore` on Redis. For one thread at a time; it shares the overflow's client and nothing else."""
 
     def __init__(self, client: Client, group: str, signing: Signing = UNSIGNED) -> None:
