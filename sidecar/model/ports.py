@@ -211,7 +211,7 @@ class TransactionalOutputs(Protocol):
 
 
 class Time(Protocol):
-    """The engine's clock (`timekeeper.py`): epoch milliseconds, boot time that nobody can set, and time.monotonic().
+    """The engine's clock (`engine/clock.py`): epoch milliseconds, boot time that nobody can set, and time.monotonic().
 
     `is_known`: the broker's clock was seen. Until then `now_ms` is what this machine believes, and may be far ahead.
     """

@@ -11,7 +11,7 @@ wheel, overflow and ledger. The offset at which it came is in `Held.source`; aft
 there again.
 
 Records with an id meet in the order of their offsets: one queue for each id, of what waits for the overflow's answer,
-for a target's, or for a payload. A record is found in memory (`identity.py`) or, if the overflow was ever used, in its
+for a target's, or for a payload. A record is found in memory (`Identities`) or, if the overflow was ever used, in its
 index. What has left the wheel to be emitted can't be reached any more: too late. An action that finds nothing is
 applied, too.
 

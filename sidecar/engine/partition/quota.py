@@ -3,10 +3,10 @@
     read ----- add ------> used ---- left, with the block that settles it ----->
     overflow --- found ------^        (moved: it goes on, and counts as before)
 
-A lane begins with what its overflow has, which is read once (`engine/intake/store_scan.py`). Until that is known
-nothing is refused, and what comes from there into memory is counted as it comes. Where something can't be known (what
-is just leaving when a policy gets its quota) too little is counted. What a rebuild couldn't put back counts on until
-the lane begins anew.
+A lane begins with what its overflow has, which is read once (`OverflowScan` of `engine/intake/key_order.py`). Until
+that is known nothing is refused, and what comes from there into memory is counted as it comes. Where something can't be
+known (what is just leaving when a policy gets its quota) too little is counted. What a rebuild couldn't put back counts
+on until the lane begins anew.
 No clock, no client: the engine's thread owns it.
 """
 

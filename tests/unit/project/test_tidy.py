@@ -46,6 +46,8 @@ EMPTY_SUFFIXES = ("Manager", "Helper", "Helpers", "Util", "Utils")
 UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX|[N]otImplementedError)\b")
 MACHINE = re.compile(r"/wor[k]/(main|shared)|/tmp/wor[k]|/roo[t]/|/hom[e]/[a-z]+/|/opt/whee[l]s")
 LOCK_FOREIGN = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host")
+# The path of a module in backticks, from any folder on.
+FILE_NAMED = re.compile(r"`([a-z_/]+\.py)`")
 # Above a `def` that has to break a rule of size stands `# tidy:` and the reason.
 EXCUSE = re.compile(r"\s*# tidy: \w+")
 # Such a word points to something that only a reader of the code beside it knows. In backticks it is a name.
@@ -133,7 +135,7 @@ def test_folders_are_small() -> None:
 
 
 def level_and_folder(source: Source) -> tuple[str, str]:
-    """Of `tests/unit/engine/commit/test_x.py`: `unit` and `engine/commit`; empty for what is in none."""
+    """Level and folder, `unit` and `engine/commit` say, of a test; empty for what is in none."""
     level, _, folder = source.place.removeprefix("tests/").rpartition("/")[0].partition("/")
     return level, folder
 
@@ -289,6 +291,19 @@ def lines_matching(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
             found = pattern.search(line)
             if found:
                 yield f"{path.relative_to(ROOT).as_posix()}:{number}", found.group()
+
+
+def test_files_named_in_the_code_exist() -> None:
+    """A docstring or comment that names what has moved sends its reader away."""
+    places = [f"/{source.place}" for source in SOURCES]
+    refuse(
+        [
+            f"{source.place}: there is no {name}"
+            for source in SOURCES
+            for name in FILE_NAMED.findall(source.text)
+            if not any(place.endswith(f"/{name}") for place in places)
+        ]
+    )
 
 
 def test_nothing_is_left_unfinished() -> None:
