@@ -35,7 +35,7 @@ from sidecar.demo.setup import create_topics, demo_settings, demo_topics, polici
 from sidecar.demo.traffic import Traffic
 from sidecar.embedded.kafka import embedded_kafka
 from sidecar.embedded.valkey import ValkeyUnavailableError
-from sidecar.kafka.producers import client_log
+from sidecar.kafka.client_settings import client_log
 from sidecar.service.logs import configure_logs
 from sidecar.service.process import EXIT_FAILED, EXIT_OK, EXPECTED, Process
 from sidecar.settings.settings import Settings

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from sidecar.demo.messages import Sending, attempt_of, failure, forwarding, order, order_number, reminder
 from sidecar.demo.oracle import Arrived, Expected, Identity, Oracle
 from sidecar.demo.setup import ANSWER_S, DemoTopics
-from sidecar.kafka.producers import client_log
+from sidecar.kafka.client_settings import client_log
 
 log = logging.getLogger(__name__)
 

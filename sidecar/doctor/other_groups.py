@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import AdminClient
 from sidecar.doctor.facts import Finding, Severity
-from sidecar.kafka.producers import group_commits
+from sidecar.kafka.committed_offsets import group_commits
 from sidecar.ledger.commit_metadata import decode_mark, decode_metadata
 
 LEDGER: Final = re.compile(r"tickover\.(.+)\.ledger")  # as it is called where no setting says otherwise

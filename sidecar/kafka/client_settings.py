@@ -6,6 +6,7 @@ own (`policies/topic/store.py`, `policies/topic/reader.py`). Figures behind `lin
 docs/decisions/0039-the-clients-thread-must-not-wait-in-a-busy-loop.md.
 """
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -264,3 +265,9 @@ def rest_sender_settings(client: Mapping[str, Any]) -> dict[str, Any]:
 def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a client that asks about topics, and by its questions creates none."""
     return {**client, "allow.auto.create.topics": "false"}
+
+
+client_log = logging.getLogger("librdkafka")
+
+
+ANSWER_TIMEOUT_S: Final = 10.0

@@ -7,18 +7,30 @@ process's transaction is open and its offsets can't be known, and the engine mus
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicCollection
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import AdminClient, Consumer
-from sidecar.kafka.client_settings import commit_reader_settings, first_records_settings
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log, group_commits, has_controller
-from sidecar.kafka.topics import topic_id_of
+from sidecar.kafka.client_settings import (
+    ANSWER_TIMEOUT_S,
+    client_log,
+    commit_reader_settings,
+    first_records_settings,
+    uncommitted_commit_reader_settings,
+)
+from sidecar.kafka.topics import has_controller, topic_id_of
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.log_cuts import ReadMark
@@ -291,3 +303,42 @@ def _answered(what: str, ask: Callable[[], Any]) -> Any:
         return ask()
     except KafkaException as error:
         raise LedgerUnavailable(f"no answer about {what}: {error.args[0].str()}") from error
+
+
+OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
+
+
+def commits_of(offsets: Mapping[TopicPartition, tuple[int, str]]) -> Iterator[list[ClientPartition]]:
+    """Offsets and metadata as the client takes them, as many at a time as fit into one request; nothing is one, too."""
+    wanted = [ClientPartition(lane.topic, lane.partition, offset, text) for lane, (offset, text) in offsets.items()]
+    for first in range(0, max(len(wanted), 1), OFFSETS_MAX):
+        yield wanted[first : first + OFFSETS_MAX]
+
+
+def group_commits(admin: AdminClient, group: str) -> list[ClientPartition]:
+    """All offsets that the group has committed, with their metadata: also for topics that it reads no more. Those that
+    can't be told are left out.
+
+    To be asked seldom: where a broker goes away at the wrong moment, the client ends the process (librdkafka's issue
+    4605). `commits_at` asks without that. Raises KafkaException, or TimeoutError, when the brokers don't answer.
+    """
+    request = [ConsumerGroupTopicPartitions(group)]
+    answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[group]
+    places: list[ClientPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
+    return [one for one in places if one.error is None and one.offset != OFFSET_INVALID]
+
+
+def commits_at(client: Mapping[str, str], group: str, places: Sequence[ClientPartition]) -> list[ClientPartition]:
+    """Offsets that the group has committed for these partitions, with their metadata; without a commit, or where it
+    can't be told, a partition is left out. Joins no group, and waits for no transaction.
+
+    Raises KafkaException when the brokers don't answer.
+    """
+    if not places:
+        return []
+    consumer = Consumer(uncommitted_commit_reader_settings(client, group))
+    try:
+        commits: list[ClientPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
+    finally:
+        consumer.close()
+    return [one for one in commits if one.error is None and one.offset >= 0]

@@ -12,7 +12,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import Consumer, is_fatal
 from sidecar.kafka.background import in_background
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, OnProblem, commits_of, error_callback
+from sidecar.kafka.client_settings import ANSWER_TIMEOUT_S
+from sidecar.kafka.committed_offsets import commits_of
+from sidecar.kafka.errors import OnProblem, error_callback
 from sidecar.model.ports import GroupEvents, Member
 from sidecar.model.record import TopicPartition
 

@@ -18,13 +18,20 @@ senders that abort the transaction and then look for the guilty. Others have the
   (`policies/topic/store.py`); they know nothing of the sidecar.
 * REST answers a refusal in its own words (`api/sender.py`).
 * the pipeline shares no client with the sidecar (`pipeline/sending/`).
+
+At the end: how what goes wrong within the engine's clients comes out of them.
 """
 
+import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from policies.kafka_clients import is_fatal
 from sidecar.model.ports import UNPROVEN
+
+log = logging.getLogger(__name__)
 
 READING_PASSES: Final = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
@@ -79,3 +86,48 @@ def delivery_error(error: KafkaError | None, message: Any) -> KafkaError | None:
     nothing, and is an error, too (`sidecar.model.ports.Unproven`).
     """
     return KafkaError(KafkaError._FAIL, UNPROVEN.str()) if error is None and message.offset() is None else error
+
+
+WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
+
+
+OnProblem = Callable[[str], None]
+
+
+def error_callback(on_problem: OnProblem) -> Callable[[KafkaError], None]:
+    """Clients report here what they recover from by themselves: it shows in /readyz and in the log.
+
+    What they can't recover from is raised: it comes out of `poll` or `consume` and ends the engine.
+    """
+
+    def report(error: KafkaError) -> None:
+        if is_fatal(error):
+            raise KafkaException(error)
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            on_problem("all brokers are down")
+        log.warning("kafka client", extra={"error": str(error)})
+
+    return report
+
+
+def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], int]:
+    """A producer's `poll` or `flush`. What it doesn't survive comes as KafkaException, whatever it serves meanwhile.
+
+    The client sets that exception while it serves its events, and calls the next delivery report none the less; the
+    interpreter makes a SystemError of it, with the client's own words as its cause. Or it logs its next line, and looks
+    in vain for its logger's method, of which comes an AttributeError without them.
+    """
+
+    def served(seconds: float) -> int:
+        try:
+            return serve(seconds)
+        except SystemError as error:
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            raise
+        except AttributeError as error:
+            if isinstance(error.obj, logging.Logger):
+                raise KafkaException(KafkaError(KafkaError._FATAL, WORDS_LOST, True)) from None
+            raise
+
+    return served

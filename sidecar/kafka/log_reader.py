@@ -15,8 +15,13 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import Consumer, is_fatal
-from sidecar.kafka.client_settings import ledger_log_settings, source_log_settings, uncommitted_ledger_settings
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log
+from sidecar.kafka.client_settings import (
+    ANSWER_TIMEOUT_S,
+    client_log,
+    ledger_log_settings,
+    source_log_settings,
+    uncommitted_ledger_settings,
+)
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import TopicPartition

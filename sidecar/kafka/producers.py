@@ -1,34 +1,21 @@
-"""The engine's producers over confluent-kafka, and what it asks brokers beside them (`consumer.py`: its consumer)."""
+"""The engine's producers over confluent-kafka that aren't transactional, and the largest batches that topics take."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from policies.kafka_clients import AdminClient, Consumer, Producer, is_fatal
-from sidecar.kafka.client_settings import admin_settings, uncommitted_commit_reader_settings
-from sidecar.kafka.errors import ABSENT
+from policies.kafka_clients import AdminClient, Producer
+from sidecar.kafka.client_settings import ANSWER_TIMEOUT_S, admin_settings, client_log
+from sidecar.kafka.errors import ABSENT, OnProblem, error_callback, raising_what_is_meant
+from sidecar.kafka.topics import has_controller
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
-client_log = logging.getLogger("librdkafka")
 
-ANSWER_TIMEOUT_S: Final = 10.0
-OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
 LIMIT_TIMEOUT_S: Final = 5.0
-WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
-OnProblem = Callable[[str], None]
-
-
-def commits_of(offsets: Mapping[TopicPartition, tuple[int, str]]) -> Iterator[list[ClientPartition]]:
-    """Offsets and metadata as the client takes them, as many at a time as fit into one request; nothing is one, too."""
-    wanted = [ClientPartition(lane.topic, lane.partition, offset, text) for lane, (offset, text) in offsets.items()]
-    for first in range(0, max(len(wanted), 1), OFFSETS_MAX):
-        yield wanted[first : first + OFFSETS_MAX]
 
 
 class KafkaOutput:
@@ -56,14 +43,6 @@ class KafkaOutput:
             led = any(partition.leader >= 0 for partition in known.partitions.values())
             return len(known.partitions) if led else NO_ANSWER  # what is for the others is suspended when it is tried
         return 0 if known.error.code() in ABSENT else NO_ANSWER
-
-
-def has_controller(admin: AdminClient, topic: str, seconds: float) -> bool:
-    """Whether the cluster has a controller, of which the client's admin calls ask. librdkafka's mock has none, and they
-    would wait for one without end. Blocks for `seconds` at most. Raises KafkaException.
-    """
-    cluster = admin.list_topics(topic, timeout=seconds)
-    return cluster.controller_id in cluster.brokers
 
 
 class TopicLimits:
@@ -109,71 +88,3 @@ class LoneOutput:
     def poll(self, seconds: float) -> int:
         """As `Output.poll`."""
         return 0 if self._output is None else self._output.poll(seconds)
-
-
-def error_callback(on_problem: OnProblem) -> Callable[[KafkaError], None]:
-    """Clients report here what they recover from by themselves: it shows in /readyz and in the log.
-
-    What they can't recover from is raised: it comes out of `poll` or `consume` and ends the engine.
-    """
-
-    def report(error: KafkaError) -> None:
-        if is_fatal(error):
-            raise KafkaException(error)
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            on_problem("all brokers are down")
-        log.warning("kafka client", extra={"error": str(error)})
-
-    return report
-
-
-def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], int]:
-    """A producer's `poll` or `flush`. What it doesn't survive comes as KafkaException, whatever it serves meanwhile.
-
-    The client sets that exception while it serves its events, and calls the next delivery report none the less; the
-    interpreter makes a SystemError of it, with the client's own words as its cause. Or it logs its next line, and looks
-    in vain for its logger's method, of which comes an AttributeError without them.
-    """
-
-    def served(seconds: float) -> int:
-        try:
-            return serve(seconds)
-        except SystemError as error:
-            if isinstance(error.__cause__, KafkaException):
-                raise error.__cause__ from None
-            raise
-        except AttributeError as error:
-            if isinstance(error.obj, logging.Logger):
-                raise KafkaException(KafkaError(KafkaError._FATAL, WORDS_LOST, True)) from None
-            raise
-
-    return served
-
-
-def group_commits(admin: AdminClient, group: str) -> list[ClientPartition]:
-    """All offsets that the group has committed, with their metadata: also for topics that it reads no more. Those that
-    can't be told are left out.
-
-    To be asked seldom: where a broker goes away at the wrong moment, the client ends the process (librdkafka's issue
-    4605). `commits_at` asks without that. Raises KafkaException, or TimeoutError, when the brokers don't answer.
-    """
-    request = [ConsumerGroupTopicPartitions(group)]
-    answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[group]
-    places: list[ClientPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
-    return [one for one in places if one.error is None and one.offset != OFFSET_INVALID]
-
-
-def commits_at(client: Mapping[str, str], group: str, places: Sequence[ClientPartition]) -> list[ClientPartition]:
-    """Offsets that the group has committed for these partitions, with their metadata; without a commit, or where it
-    can't be told, a partition is left out. Joins no group, and waits for no transaction.
-
-    Raises KafkaException when the brokers don't answer.
-    """
-    if not places:
-        return []
-    consumer = Consumer(uncommitted_commit_reader_settings(client, group))
-    try:
-        commits: list[ClientPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
-    finally:
-        consumer.close()
-    return [one for one in commits if one.error is None and one.offset >= 0]

@@ -16,7 +16,6 @@ from policies.table import DEAD_LETTER_SUFFIX, PolicyTable
 from policies.topic.topic import SIZE, created_as_taken, refusal_of, tell_taken
 from sidecar.kafka.client_settings import admin_settings
 from sidecar.kafka.errors import ABSENT, CREATING_PASSES
-from sidecar.kafka.producers import has_controller
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.settings.settings import Settings
@@ -280,3 +279,11 @@ class TopicIds:
         if topic not in found:
             raise LogUnavailable(f"the topic {topic} isn't there at the moment")
         return found[topic]
+
+
+def has_controller(admin: AdminClient, topic: str, seconds: float) -> bool:
+    """Whether the cluster has a controller, of which the client's admin calls ask. librdkafka's mock has none, and they
+    would wait for one without end. Blocks for `seconds` at most. Raises KafkaException.
+    """
+    cluster = admin.list_topics(topic, timeout=seconds)
+    return cluster.controller_id in cluster.brokers

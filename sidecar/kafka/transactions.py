@@ -21,8 +21,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
 from sidecar.kafka.background import in_background
-from sidecar.kafka.client_settings import LONE_BATCHES, SMALL_BATCHES, transactional_settings
-from sidecar.kafka.producers import OnProblem, client_log, commits_of, raising_what_is_meant
+from sidecar.kafka.client_settings import LONE_BATCHES, SMALL_BATCHES, client_log, transactional_settings
+from sidecar.kafka.committed_offsets import commits_of
+from sidecar.kafka.errors import OnProblem, raising_what_is_meant
 from sidecar.model.call_limit import SHORT_GRACE_S, within
 from sidecar.model.ports import Member, TransactionalOutput
 from sidecar.model.record import TopicPartition

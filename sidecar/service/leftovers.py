@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import AdminClient
 from sidecar.kafka.backlog import Backlog, BacklogUnavailable
-from sidecar.kafka.producers import commits_at, group_commits
+from sidecar.kafka.committed_offsets import commits_at, group_commits
 from sidecar.kafka.topics import topic_ids, topic_sizes
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.model.record import TopicPartition

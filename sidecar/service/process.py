@@ -44,8 +44,8 @@ from sidecar.engine.commit.settlement import Traces
 from sidecar.engine.engine import Engine, EngineError
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
+from sidecar.kafka.client_settings import client_log
 from sidecar.kafka.errors import is_away
-from sidecar.kafka.producers import client_log
 from sidecar.kafka.topics import MissingTopicError, ensure_own_topics, source_topics
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.group import GroupLookUp, Meeting

@@ -23,8 +23,7 @@ from policies.retention import (
 )
 from policies.table import PolicyTable
 from sidecar.kafka.errors import CREATING_PASSES
-from sidecar.kafka.producers import has_controller
-from sidecar.kafka.topics import source_names, source_topics, topic_sizes
+from sidecar.kafka.topics import has_controller, source_names, source_topics, topic_sizes
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.stats import Left
 from sidecar.service.assembly import Machinery

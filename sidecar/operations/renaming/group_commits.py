@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 
 from policies.kafka_clients import AdminClient
-from sidecar.kafka.producers import commits_of
+from sidecar.kafka.committed_offsets import commits_of
 from sidecar.model.record import TopicPartition
 from sidecar.operations.renaming.errors import RenameError
 

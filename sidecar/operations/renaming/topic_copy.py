@@ -14,9 +14,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from sidecar.kafka.background import give_up
-from sidecar.kafka.client_settings import copier_settings, reader_settings, uncommitted_reader_settings
+from sidecar.kafka.client_settings import client_log, copier_settings, reader_settings, uncommitted_reader_settings
 from sidecar.kafka.errors import NEW_TOPIC_PASSES
-from sidecar.kafka.producers import client_log
 from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable, read
 from sidecar.operations.renaming.errors import RenameError
 from sidecar.operations.renaming.group_commits import kafka_failures

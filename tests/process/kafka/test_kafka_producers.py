@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sidecar.engine.commit.interval import CommitInterval
-from sidecar.kafka.producers import raising_what_is_meant
+from sidecar.kafka.errors import raising_what_is_meant
 from sidecar.kafka.transactions import KafkaOutputs
 from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
 from sidecar.model.ports import Member

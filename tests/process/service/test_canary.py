@@ -31,7 +31,7 @@ from policies.errors import PolicyFileError
 from policies.file import parse_policies
 from sidecar.cli.app import app
 from sidecar.doctor.redis import inspect
-from sidecar.kafka.producers import client_log
+from sidecar.kafka.client_settings import client_log
 from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.overflow.redis_overflow import open_overflow
 from sidecar.service.logs import configure_logs
