@@ -26,6 +26,10 @@ TOO_FAR: Final = "too_far"
 LOOP: Final = "loop"
 BAD_TIMESTAMP: Final = "bad_timestamp"
 QUOTA_EXCEEDED: Final = "quota_exceeded"
+QUARANTINE_REASONS: Final = frozenset(
+    {BAD_HEADER, NO_POLICY, TARGET_NOT_ALLOWED, UNKNOWN_TARGET, TOO_LARGE, TOO_MANY_HEADERS, TOO_FAR, LOOP}
+    | {BAD_TIMESTAMP, QUOTA_EXCEEDED}
+)
 
 # What a control record asks for (contract, `tickover-action`).
 CANCEL: Final = "cancel"

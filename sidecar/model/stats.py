@@ -10,10 +10,7 @@ LATENESS_BOUNDS_MS = (1, 2, 4, 8, 15, 25, 40, 60, 100, 250, 500, 1_000, 2_500, 5
 
 @dataclass(frozen=True, slots=True)
 class TopicCounts:
-    """Counts of one source topic since this process started, and what it holds now.
-
-    `assigned_held` is what this process found held when it was given its partitions (less what it gave back).
-    """
+    """Counts of one source topic since this process started, and what it holds now."""
 
     accepted: int = 0
     emitted: int = 0

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from policies.model import Policy, Versioned
 from policies.retention import Short
 from policies.table import PolicyTable
-from sidecar.model.stats import Stats, TopicCounts
+from sidecar.model.stats import Left, QuotaUse, Stats, TargetFlow, TopicCounts
 from sidecar.service.metrics import Exposition, Recorder
 from tests.pages.text import code, head, table
 
@@ -24,10 +24,14 @@ What to watch: [lateness and alerts](../how-to/read-lateness-and-alerts.md).
 def families() -> list[Metric]:
     """Every family, with a sample of each label where labels are known only by samples."""
     recorder = Recorder()
-    recorder.observe("put", 0.001)
+    recorder.observe("apply", 0.001)
     recorder.schedule("daily-report", 1, 0, passed_over=False)
     recorder.set_open_letters({"reminders-dlq": 1})
     recorder.set_short_retentions([Short("reminders", "retention.ms", 1, 2)])
+    recorder.set_left({"reminders": Left(1, 0)})
+    recorder.spans("exported", 1)
+    recorder.secret_file("tokens", is_good=True)
+    recorder.leave_out("bad_answer")
     by_topic = MappingProxyType({"reminders": TopicCounts(accepted=1)})
     by_reason = MappingProxyType({("reminders", "expired"): 1})
     stats = Stats(
@@ -35,6 +39,9 @@ def families() -> list[Metric]:
         dead_reasons=by_reason,
         quarantine_reasons=by_reason,
         next_due_ms=1,
+        targets=MappingProxyType({"push": TargetFlow(1, 1.0, "closed")}),
+        suspended=("push",),
+        quotas=MappingProxyType({"reminders": QuotaUse(1, 1, 0.5)}),
         rebuilt=MappingProxyType({"reminders": 1}),
         lost=MappingProxyType({("reminders", "source"): 1}),
     )
@@ -52,16 +59,20 @@ def exposed_name(family: Metric) -> str:
     return family.name + ("_total" if family.type == "counter" else "")
 
 
+def labels_of(family: Metric) -> dict[str, None]:
+    """Labels of a family in order, without the bounds of a histogram's buckets."""
+    return {name: None for sample in family.samples for name in sample.labels if name != "le"}
+
+
 def page() -> str:
     """The whole text."""
     rows = []
     for family in families():
-        labels = {name: None for sample in family.samples for name in sample.labels if name != "le"}
         rows.append(
             (
                 code(exposed_name(family)),
                 family.type,
-                ", ".join(map(code, labels)),
+                ", ".join(map(code, labels_of(family))),
                 family.documentation,
             )
         )

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from policies.decision import DEAD_REASONS, QUARANTINE_REASONS
 from sidecar.cli.app import app
 from tests.pages.__main__ import DOCS, PAGES
 from tests.pages.commands import leaves as leaves_of
 from tests.pages.configuration import rows
 from tests.pages.headers import MEANINGS, defined
-from tests.pages.metrics import exposed_name, families
+from tests.pages.metrics import exposed_name, families, labels_of
 from tests.pages.rest import roles
 from tests.source import PLACES, ROOT, environment_names, python_files
 from tests.unit.api_world import World
@@ -150,6 +151,18 @@ def test_the_contract_names_every_header_and_no_other() -> None:
 def test_the_contract_names_every_metric_and_no_other() -> None:
     exposed = {exposed_name(family) for family in families()}
     assert set(re.findall(r"`(tickover_[a-z_]+[a-z])", section(CONTRACT, "Metrics"))) == exposed
+
+
+def test_the_contract_and_the_page_give_every_metric_its_labels() -> None:
+    named = re.findall(r"`(tickover_[a-z_]+[a-z])(?:\{([a-z,_]+)\})?`", section(CONTRACT, "Metrics"))
+    exposed = {exposed_name(family): set(labels_of(family)) for family in families()}
+    assert {name: set(filter(None, labels.split(","))) for name, labels in named} == exposed
+
+
+def test_the_contract_names_every_reason_and_no_other() -> None:
+    named = re.findall(r"^\| `([a-z_]+)` \|", section(CONTRACT, "Reasons"), re.MULTILINE)
+    reasons = DEAD_REASONS | QUARANTINE_REASONS
+    assert sorted(named) == sorted(reasons)
 
 
 def test_the_contract_names_every_call_and_no_other() -> None:
