@@ -136,7 +136,10 @@ class RecoveryWorker:
         return _Begun(partition, (first, end), start, state, replay, max(pointer, first), own_block)
 
     def _number_in_redis(self, lane_id: TopicPartition) -> int:
-        """As Redis says, also where something is missing: who asks for records, or once a second, notes that loss."""
+        """Number of the last change block that Redis has.
+
+        A loss doesn't stop the recovery: the next read, or `LossCheck` within a second, notes it.
+        """
         try:
             return self._overflow.last_applied(lane_id)
         except OverflowLoss as error:

@@ -1,6 +1,6 @@
 """The overflow: the coarser levels of the timing wheel, as the engine sees them.
 
-Here stand only the words, the five things the engine asks for, and what a loss is; `redis_overflow.py` does them on
+Here stand the words, the five things the engine asks for, and what a loss is; `redis_overflow.py` does them on
 Redis, `keys.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are committed in
 the ledger, and it says so when something is missing.
 """

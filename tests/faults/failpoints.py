@@ -73,7 +73,7 @@ POINTS: Final[dict[str, Point]] = {
     "before commit": before("sidecar.kafka.consumer:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     "after commit": after("sidecar.kafka.consumer:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     # settle in a transaction
-    "producers not yet initialised": before("sidecar.engine.commit.producers:make_outputs", 1, guarantee=EXACTLY_ONCE),
+    "producers not yet initialised": before("sidecar.engine.commit.committer:make_outputs", 1, guarantee=EXACTLY_ONCE),
     "producers initialised": before(
         "sidecar.engine.commit.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE
     ),

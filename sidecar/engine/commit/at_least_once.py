@@ -98,8 +98,10 @@ class _Closed:
         return (watched.expected, watched.answered) if isinstance(watched, Watched) else (Counter(), Counter())
 
     def missing(self, place: TargetPartition) -> bool:
-        """Some reports are. One of a topic that is gone names no partition: that answers for all of them. Nor is any
-        missing when all are there: where the topic has grown unnoticed, records went to other partitions than expected.
+        """Whether reports of this partition are missing.
+
+        The report of a topic that is gone names no partition and counts for all of them. Once the interval is complete
+        none is missing, though a topic may have grown unnoticed and its records went to other partitions than expected.
         """
         if self.interval.complete:
             return False

@@ -32,8 +32,7 @@ from sidecar.engine.commit.block_builder import (
     restore_sealed,
     take_sealed,
 )
-from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, EmissionApart, Refusals
-from sidecar.engine.commit.producers import (
+from sidecar.engine.commit.committer import (
     APART,
     ISOLATION,
     RETRY_S,
@@ -44,6 +43,7 @@ from sidecar.engine.commit.producers import (
     make_outputs,
     next_output,
 )
+from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, EmissionApart, Refusals
 from sidecar.engine.commit.settlement import RECORDS_MAX, Traces, silence_of
 from sidecar.engine.commit.transaction import (
     Aborted,

@@ -91,8 +91,9 @@ class BatchLimits:
             self._small.discard(topic)
 
     def passed_single(self, topics: Collection[str], waiting: Collection[str]) -> None:
-        """Single records for these were taken, and for `waiting` there are more to try: who refuses small batches, and
-        takes all of their records one by one, gets them so from now on.
+        """Single records for these topics were taken, and for `waiting` there are more to try.
+
+        A topic that refuses small batches, and took each of their records one by one, gets single ones from now on.
         """
         proven = self._doubted.intersection(topics).difference(waiting)
         self._lone |= proven

@@ -314,8 +314,9 @@ class Redelivery:
         )
 
     def release(self, now_ms: int) -> None:
-        """Take what need not wait for its target any longer, and what it is tried with. What a limited one has again
-        waits for its turn, lest all that was for a partition goes at once when it is back.
+        """Take records whose target answers again, and those that try one that is silent.
+
+        Those of a limited target queue for it again: else all that waited for a partition would go at once.
         """
         for lane, parcel in self._targets.step(now_ms):
             if not (isinstance(parcel, Held) and self.ready.waits_at_gate(lane, parcel)):

@@ -254,8 +254,9 @@ class Decider:
         return departure._replace(id=_message_id(parts.controls))
 
     def _arrived_ms(self, kind: int, timestamp_ms: int) -> int:
-        """When a record came, where its producer has set a timestamp that doesn't say it; else -1. What is read again
-        after a crash comes then: it waits anew, and is never early.
+        """Time of reading, where the timestamp that the producer has set is too far from it; else -1.
+
+        A record that is read again after a crash waits again from then on: it may be late, and is never early.
         """
         is_far = abs(self._now_ms - timestamp_ms) > self._limits.timestamp_age_max_ms
         return self._now_ms if kind == CREATE_TIME and is_far else -1

@@ -65,7 +65,7 @@ class TopicDecisions:
         self.answers: dict[Wording, Answer] = {}
 
     def note(self, headers: Headers, parts: Split, timestamp_ms: int, held: Held) -> None:
-        """Answer the next record that asks in the words of these headers as this one was answered, if that is right."""
+        """Remember a decision for later records with the same control headers, if it may be given again."""
         user, controls = parts.user, parts.controls
         if not self._is_repeatable or not _REPEATABLE.issuperset(controls):
             return

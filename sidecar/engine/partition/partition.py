@@ -305,8 +305,8 @@ class SourcePartition:
     def held_as_found(self, sealed: bool, settled: Collection[int] = ()) -> int:
         """How many records a recovery from here finds in the overflow's care: more than are there for this partition.
 
-        It takes the copies ahead of the watermark of what was overtaken for held there, as it can't know who has been
-        promoted.
+        A recovery counts the copies of overtaken records that are ahead of the watermark, too: it can't know which of
+        them were promoted.
         `sealed`: less what blocks under way settle, and `settled`.
         """
         count, promotion = self.overflow_sealed if sealed else self.overflow_held, self.promotion

@@ -1,7 +1,8 @@
 """Noticing that Redis has lost something: each partition's number is asked for, before anybody asks for its records.
 
 What one of Redis' scripts finds missing comes as `OverflowLoss` from whatever was asked (`overflow_worker.py`); both
-end in `SourcePartition.note_loss`, and the partition is rebuilt (`rebuild_worker.py`).
+end in `SourcePartition.note_loss`, and the partition is rebuilt (`rebuild_worker.py`). A recovery begins with the same
+question (`recovery.py`).
 """
 
 from collections.abc import Iterable, Sequence

@@ -61,8 +61,8 @@ class Applying:
     def needed(self, lane: SourcePartition) -> Callable[[], int]:
         """How many blocks Redis must have when a job runs that is submitted now, after these.
 
-        By the time its answer comes, the engine has forgotten what these blocks strike out. A Redis that went back
-        behind them, which the number of now would allow, would give it as if it were held.
+        By the time its answer comes, the engine has forgotten what these blocks strike out. If Redis lost them
+        meanwhile, it would give struck records as held, and `acknowledged` of now would not show it.
         """
         acknowledged = lane.acknowledged
         return lambda: max(acknowledged, self.numbers.get(lane, 0)) if self.happened else acknowledged

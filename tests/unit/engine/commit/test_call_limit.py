@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.commit.producers import BlockingCallThread
+from sidecar.engine.commit.committer import BlockingCallThread
 from sidecar.model.call_limit import GRACE_S, SHORT_GRACE_S, SILENT_MAX_S, CallLimit, within
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_time import FakeTime, VirtualClock

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from sidecar.engine.commit.committer import HUNG_MAX, HungClientError
 from sidecar.engine.commit.exactly_once import GROW_S, PATIENCE_S, ExactlyOnce
-from sidecar.engine.commit.producers import HUNG_MAX, HungClientError
 from sidecar.model.call_limit import SILENT_MAX_S
 from sidecar.model.partitioner import partition_of
 from sidecar.model.ports import Member

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.commit.producers import NAMES, PendingOffsetsFlush, make_outputs
+from sidecar.engine.commit.committer import NAMES, PendingOffsetsFlush, make_outputs
 from sidecar.model.ports import Member
 from sidecar.model.record import TopicPartition
 from tests.simulation.fake_transactions import TransactionError

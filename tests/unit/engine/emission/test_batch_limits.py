@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from sidecar.engine.commit.committer import SMALL
 from sidecar.engine.commit.exactly_once import USUAL, ExactlyOnce
-from sidecar.engine.commit.producers import SMALL
 from sidecar.engine.emission.batch_limits import OWN_BYTES_MAX, USUAL_BATCH_BYTES, BatchLimits
 from sidecar.model.ports import SMALL_BATCH_BYTES
 from sidecar.model.record import Held

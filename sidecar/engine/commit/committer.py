@@ -1,5 +1,6 @@
-"""Calls of the client that wait for brokers, in a thread of their own; and how the producers of transactions begin:
-what their predecessors of the same ids left is ended first.
+"""The committer: the thread for calls of the client that wait for brokers, and how it makes transactional producers.
+
+A producer's transactional id ends what its predecessor of the same id left open (`make_outputs`).
 """
 
 import logging
