@@ -8,6 +8,8 @@ import pytest
 from tests.operations.messages import new_operators
 from tests.operations.seeds import SEEDS, check_met
 
+pytestmark = pytest.mark.slow
+
 seen: Counter[str] = Counter()
 KINDS = 10  # of what `Operators.seen` counts
 

@@ -7,6 +7,8 @@ import pytest
 from tests.operations.schedules import Operators
 from tests.operations.seeds import SEEDS, check_met
 
+pytestmark = pytest.mark.slow
+
 FOUND = (623, 5_050)  # seeds that have found something
 seen: Counter[str] = Counter()
 KINDS = 11  # of what `Operators.seen` counts

@@ -19,6 +19,8 @@ from tests.pages.rest import roles
 from tests.source import PLACES, ROOT, environment_names, python_files
 from tests.unit.api_world import World
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = sorted(
     path
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md"))

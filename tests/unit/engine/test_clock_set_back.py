@@ -20,6 +20,8 @@ from tests.unit.engine.intake.test_control_records import act, wait_settled
 from tests.unit.engine.partition.test_key_order import OrderBench
 from tests.unit.engine_bench import LANE, SOURCE, Bench
 
+pytestmark = pytest.mark.slow  # many runs of the engine
+
 BACK_MS = 600_000
 COUNT = 10
 

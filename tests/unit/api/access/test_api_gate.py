@@ -22,6 +22,8 @@ from tests.unit.api.access.oidc_world import AUDIENCE, ISSUER
 from tests.unit.api.access.test_api_auth import OPEN, ROUTES, bearer, tokens_file
 from tests.unit.api_world import REMINDERS, World, problem, world
 
+pytestmark = pytest.mark.slow
+
 EVERYBODY = {"/livez": "prober", "/readyz": "prober", "/openapi.json": "visitor", "/docs": "visitor", "/": "visitor"}
 
 

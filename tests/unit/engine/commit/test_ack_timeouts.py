@@ -20,6 +20,8 @@ from tests.simulation.replica import LEDGER
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import Bench
 
+pytestmark = pytest.mark.slow  # many runs of the engine
+
 LANE = SourcePartition(TopicPartition("in", 0), Wheel(0, 1), PromotionWindows(Position(0, 0)))
 OTHER: Headers = [("tickover-target", b"other")]
 FOUND_MS = 2 * SILENCE_S * 1_000 + 500  # a silence, and a watched one: by then nothing more is sent there

@@ -209,6 +209,7 @@ def test_a_producer_fenced_while_records_are_handed_to_it_is_replaced(delay_ms: 
     assert len(seen(bench)) == 1
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_dead_target_takes_no_other_s_room() -> None:
     bench = Bench(trouble=str, wheel_records_max=100_000)
     bench.run(1_000)
@@ -224,6 +225,7 @@ def test_what_waits_for_a_dead_target_takes_no_other_s_room() -> None:
     assert len(seen(bench)) > 100
 
 
+@pytest.mark.slow
 def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> None:
     """Nobody else's transactions are aborted for it, but one at each try, which come ever more seldom."""
     bench = Bench(trouble=str)

@@ -217,6 +217,7 @@ def test_a_target_that_does_not_acknowledge_is_tried_with_few_and_gets_no_rush_w
     assert sorted(bench.values("mail"), key=str) == sorted((b"%d" % number for number in range(100)), key=str)
 
 
+@pytest.mark.slow
 @GUARANTEES
 def test_of_a_limited_target_with_a_dead_partition_only_what_is_for_that_one_waits(trouble: Trouble) -> None:
     """A target that is away costs the others little of their rate, and when it is back there is no rush."""

@@ -9,6 +9,8 @@ from sidecar.model.record import Headers, Outcome, Position, held_id
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.unit.engine_bench import LANE, SOURCE, Bench
 
+pytestmark = pytest.mark.slow  # many runs of the engine
+
 FAR_MS = 5_000
 Row = tuple[Outcome, int | None]
 

@@ -14,6 +14,8 @@ from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import SOURCE, Bench
 
+pytestmark = pytest.mark.slow  # many runs of the engine
+
 FAR_MS = 30_000  # beyond the bench's horizon of 2 s
 
 

@@ -10,6 +10,8 @@ from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import LANE, SOURCE, Bench
 
+pytestmark = pytest.mark.slow  # many runs of the engine
+
 COUNT = 60
 DELAY_MS = 20_000
 

@@ -25,6 +25,8 @@ from sidecar.service.metrics import Recorder
 from sidecar.settings.settings import Settings
 from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 
+pytestmark = pytest.mark.slow
+
 Result = TypeVar("Result")
 
 
