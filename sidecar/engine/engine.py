@@ -35,8 +35,6 @@ from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.stats import Stats
 
 QUIET: Final = 100  # records in a turn of the engine: with fewer, it has time to wait
-
-
 BUSY_MS: Final = 10  # between two times that an engine waits that has none to spare
 
 
@@ -78,8 +76,6 @@ class Rhythm:
 
 
 COMMANDS_MAX: Final = 1_000
-
-
 COMMANDS_PER_TURN_MAX: Final = 16
 
 

@@ -268,6 +268,4 @@ def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
 
 
 client_log = logging.getLogger("librdkafka")
-
-
 ANSWER_TIMEOUT_S: Final = 10.0

@@ -38,14 +38,8 @@ from sidecar.model.ports import Start, mark_of
 from sidecar.model.record import TopicPartition
 
 FOUND_TIMEOUT_S: Final = 3.0
-
-
 VAIN_MAX: Final = 3  # first connections may take longer than one round
-
-
 READ_BATCH: Final = 1_000
-
-
 READ_WAIT_S: Final = 0.05
 
 

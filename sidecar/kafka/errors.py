@@ -89,8 +89,6 @@ def delivery_error(error: KafkaError | None, message: Any) -> KafkaError | None:
 
 
 WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
-
-
 OnProblem = Callable[[str], None]
 
 

@@ -125,8 +125,6 @@ class KafkaOutputs:
 
 
 SLOTS_MAX: Final = 1_000
-
-
 _NAME_LENGTH: Final = 16
 
 

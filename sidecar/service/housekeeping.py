@@ -68,8 +68,6 @@ def _logged(name: str, job: Job) -> Job:
 
 
 GARBAGE_HELD_MAX: Final = 10_000
-
-
 BUSY_RECORDS: Final = 30_000  # read and emitted between two steps: with fewer there is time
 
 

@@ -3,15 +3,15 @@
 `AtLeastOnce`, in the order things happen:
 
 1. The engine emits into the open interval; each delivery report counts up.
-2. Each interval the interval is closed and a new one opened. Intervals whose records are all acknowledged give
-   them to their lanes. One slow target delays only its own interval's records.
+2. At its end the interval is closed and a new one opened. Intervals whose records are all acknowledged give them to
+   their lanes. One slow target delays only its own interval's records.
 3. Each touched lane seals a block (settled records, entries for the overflow) and produces it to the ledger.
 4. The block's own delivery report marks its offsets done and lets its change block go to the overflow.
 5. Lanes that moved commit their low watermark, with what a recovery needs as metadata, without waiting.
 
 A crash between 1 and 4 repeats what was emitted since the last block, and never loses a record.
 
-Partitions that don't acknowledge (`AckTimeouts`) are found, and given nothing more until they do. Kafka's client goes
+Partitions that don't acknowledge (`InFlight`) are found, and given nothing more until they do. Kafka's client goes
 on trying for ever, and says only that some reports of an interval are missing, not whose.
 
     an interval is silent -----> its topics are watched: reports are counted by partition, and no record is sent
@@ -47,8 +47,6 @@ from sidecar.model.ports import Intake, Output, Time, refusal
 from sidecar.model.record import ANY_PARTITION, TargetPartition, TopicPartition
 
 SILENCE_S: Final = 5.0
-
-
 WATCH_S: Final = 2 * SILENCE_S  # from the first silence on: what was sent meanwhile has had its time, too
 
 

@@ -65,7 +65,9 @@ from sidecar.model.record import TopicPartition
 
 
 class Filling:
-    """For the engine's thread."""
+    """Ledger blocks and source offsets of a transaction, and what becomes of them: facts, or news again. Owned by the
+    engine's thread.
+    """
 
     def __init__(self, ledger: LedgerTopic, time: Time) -> None:
         self._ledger = ledger
@@ -179,8 +181,6 @@ class Filling:
 
 
 GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
-
-
 GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
 
 

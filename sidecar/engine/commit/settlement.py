@@ -16,14 +16,8 @@ from sidecar.model.ports import Time
 from sidecar.model.record import Headers, Held
 
 TRACEPARENT: Final = "traceparent"
-
-
 TRACESTATE: Final = "tracestate"
-
-
 _FLAGS_AT: Final = 54  # the last digit of the flags in 00-<32 digits>-<16 digits>-<2 digits>: W3C Trace Context, 3.2
-
-
 _SAMPLED: Final = frozenset(b"13579bdf")
 
 

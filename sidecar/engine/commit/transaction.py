@@ -196,20 +196,10 @@ def cause_of(transaction: Transaction, ending: Aborted) -> str:
 
 
 FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
-
-
 CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
-
-
 PROBE_S: Final = 1.0
-
-
 NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
-
-
 ANSWER_S: Final = 5.0
-
-
 TAKEN_MIN: Final = 200  # with fewer records it isn't these that were too much for the ledger
 
 

@@ -24,8 +24,6 @@ from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import AwaitingTarget, Diverted, Held, TargetPartition
 
 Content = tuple[str, bytes | None, bytes | None]
-
-
 Found = tuple[SourcePartition, Held | Diverted]
 
 

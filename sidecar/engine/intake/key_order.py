@@ -44,11 +44,7 @@ from sidecar.model.record import AwaitingTarget, Diverted, Held, Position
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable, Promotion
 
 log = logging.getLogger(__name__)
-
-
 SCAN_RECORDS: Final = 10_000  # a page
-
-
 RETRY_MS: Final = 500
 
 

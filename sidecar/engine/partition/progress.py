@@ -134,8 +134,6 @@ class PromotionWindows:
 
 
 NOWHERE: Final = Position(-1, -1)
-
-
 REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
 
 

@@ -44,8 +44,6 @@ TOO_MANY_TARGETS: Final = "too_many_targets"
 DELETED: Final = "deleted"  # it was counted, and retention took it before it could be sent
 
 CACHED_MAX: Final = 1_024
-
-
 Versions = Callable[[str], Sequence[Versioned | Removed]]
 
 

@@ -180,8 +180,6 @@ def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 WRITE_S: Final = 15.0
-
-
 EARLY_MAX: Final = 1_000  # jobs of which something is known before their plan is
 
 
