@@ -22,7 +22,7 @@ from pydantic import (
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
 from api.sources import decision_of
-from policies.decision import Act, Control, Facts, Hold, Quarantine
+from policies.decision import TARGET_NOT_ALLOWED, Act, Control, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS, parse_time
 from policies.fields import is_topic
 from policies.glob import compile_globs
@@ -255,7 +255,7 @@ def source_of(target: str, table: PolicyTable) -> str:
     if sources:
         detail = f"The policies that allow {target} match topics by globs only: name one as source."
         raise unprocessable("ambiguous-source", detail, policies=sorted(set(sources.values())))
-    raise unprocessable("no-source", f"No delay policy allows the target {target}.", reason="target_not_allowed")
+    raise unprocessable("no-source", f"No delay policy allows the target {target}.", reason=TARGET_NOT_ALLOWED)
 
 
 def _allows(policy: Policy, target: str) -> bool:

@@ -17,7 +17,7 @@ from pipeline.ingest.records import header, place, with_headers
 from pipeline.ingest.topics import UNREADABLE
 from pipeline.sending.marking import MARKED, Marked
 from pipeline.sending.plans import TAKEN, Taken
-from policies.decision import DEAD_REASONS, TARGET_NOT_ALLOWED, TOO_LARGE
+from policies.decision import DEAD_REASONS, LOOP, TARGET_NOT_ALLOWED, TOO_LARGE
 from policies.glob import compile_globs
 from policies.headers import (
     BY_REFERENCE,
@@ -139,7 +139,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
         .when(F.col("taken").isNotNull(), F.concat(F.lit(f"{PLANNED} "), F.col("taken")))
         .when(F.exists(own, lambda one: one["key"].contains(UNREADABLE)), "unreadable")
         .when(F.col("to").isNull(), "no_target")
-        .when(F.col("to") == F.col("topic"), "loop")
+        .when(F.col("to") == F.col("topic"), LOOP)
         .when(F.col("to").rlike(f"^(?:{BY_NAME})$"), TARGET_NOT_ALLOWED)
         .when(F.col("redrives") >= terms.loops_max, "redriven_too_often")
         .when(F.col("value").isNull() & left_behind, "no_value")

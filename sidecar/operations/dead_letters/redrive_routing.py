@@ -21,7 +21,7 @@ to its source undecided (quarantine) keeps its control headers: they say what wa
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from policies.decision import DEAD_REASONS, UNKNOWN_TARGET
+from policies.decision import DEAD_REASONS, LOOP, TARGET_NOT_ALLOWED, UNKNOWN_TARGET
 from policies.fields import is_topic
 from policies.glob import is_exact
 from policies.headers import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE
@@ -32,10 +32,8 @@ from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
 from sidecar.operations.dead_letters.redrive_plan import TARGETS_MAX, Redrive
 
-# Why a letter is passed over. What is not in the filter isn't counted.
+# Why a letter is passed over, beside the reasons of `policies.decision`. What is not in the filter isn't counted.
 NO_TARGET: Final = "no_target"
-LOOP: Final = "loop"
-NOT_ALLOWED: Final = "target_not_allowed"
 LOOP_CAP: Final = "redriven_too_often"
 NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
@@ -170,7 +168,7 @@ class Sorting:
         if target == self._plan.topic:
             return "", LOOP
         if target in self._ways.reserved:
-            return "", NOT_ALLOWED
+            return "", TARGET_NOT_ALLOWED
         if target not in self._partitions:
             return "", UNKNOWN_TARGET
         if self._goes_back(letter, target) and target not in self._ways.sources:
