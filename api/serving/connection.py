@@ -41,6 +41,8 @@ BAD_REQUESTS: Final = {
 
 Phase = Literal["idle", "head", "body", "rest", "working", "sending", "closing"]
 
+log = logging.getLogger("tickover.api.connection")
+
 
 class RateLimitedLog(logging.Filter):
     """Of each text one line in 10 s, with a count of the others: what strangers send must not fill the log."""
@@ -61,7 +63,6 @@ class RateLimitedLog(logging.Filter):
         return True
 
 
-log = logging.getLogger("tickover.api.connection")
 log.addFilter(RateLimitedLog())
 
 

@@ -36,6 +36,21 @@ from sidecar.model.stats import Stats
 
 QUIET: Final = 100  # records in a turn of the engine: with fewer, it has time to wait
 BUSY_MS: Final = 10  # between two times that an engine waits that has none to spare
+COMMANDS_MAX: Final = 1_000
+COMMANDS_PER_TURN_MAX: Final = 16
+EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
+PUBLISH_INTERVAL_MS: Final = 250
+PRESS_INTERVAL_MS: Final = 50
+PASS_INTERVAL_MS: Final = 2_000  # so often what holds no record, and no record follows, counts as read
+OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
+OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
+RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
+_topic_of: Final = methodcaller("topic")
+_partition_of: Final = methodcaller("partition")
+_offset_of: Final = methodcaller("offset")
+Command = Callable[["Engine"], Any]
+
+log = logging.getLogger(__name__)
 
 
 class Rhythm:
@@ -73,10 +88,6 @@ class Rhythm:
         if hastened:
             self._hastened_ms = self._now_ms
         return hastened
-
-
-COMMANDS_MAX: Final = 1_000
-COMMANDS_PER_TURN_MAX: Final = 16
 
 
 class EngineError(Exception):
@@ -121,23 +132,6 @@ class Mailbox:
                 return
             if future.set_running_or_notify_cancel():
                 future.set_exception(EngineError("the engine has ended"))
-
-
-log = logging.getLogger(__name__)
-
-EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
-PUBLISH_INTERVAL_MS: Final = 250
-PRESS_INTERVAL_MS: Final = 50
-PASS_INTERVAL_MS: Final = 2_000  # so often what holds no record, and no record follows, counts as read
-OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
-OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
-RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
-
-_topic_of: Final = methodcaller("topic")
-_partition_of: Final = methodcaller("partition")
-_offset_of: Final = methodcaller("offset")
-
-Command = Callable[["Engine"], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,11 @@ FOUND_TIMEOUT_S: Final = 3.0
 VAIN_MAX: Final = 3  # first connections may take longer than one round
 READ_BATCH: Final = 1_000
 READ_WAIT_S: Final = 0.05
+COMMITTED_TIMEOUT_S: Final = 3.0  # an open transaction hides them: asked again, and problems are shown meanwhile
+ONE_TIMEOUT_S: Final = 0.3  # of one partition alone: what nothing hides is answered at once
+OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
+
+log = logging.getLogger(__name__)
 
 
 class KafkaRecords:
@@ -99,12 +104,6 @@ class KafkaRecords:
             return False
         first, _ = self._consumer.get_watermark_offsets(ClientPartition(*lane), timeout=ANSWER_TIMEOUT_S, cached=False)
         return bool(first <= offset)
-
-
-log = logging.getLogger(__name__)
-
-COMMITTED_TIMEOUT_S: Final = 3.0  # an open transaction hides them: asked again, and problems are shown meanwhile
-ONE_TIMEOUT_S: Final = 0.3  # of one partition alone: what nothing hides is answered at once
 
 
 class _Topic(NamedTuple):
@@ -297,9 +296,6 @@ def _answered(what: str, ask: Callable[[], Any]) -> Any:
         return ask()
     except KafkaException as error:
         raise LedgerUnavailable(f"no answer about {what}: {error.args[0].str()}") from error
-
-
-OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
 
 
 def commits_of(offsets: Mapping[TopicPartition, tuple[int, str]]) -> Iterator[list[ClientPartition]]:

@@ -28,6 +28,25 @@ CREATE_FOR_S: Final = 10.0
 CREATE_AGAIN_S: Final = 0.5
 KNOWN_FOR_S: Final = 30.0  # how long brokers are asked for the size of a topic that exists
 NO_TOPIC_ID: Final = "A" * 22  # 16 zero bytes in base64
+# What nobody could decide stays until somebody has looked at it.
+QUARANTINE_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
+CHANGES_PARTITIONS: Final = 2  # plans and progress; receipts
+# Only the last word about a job counts, and after a month none.
+JOBS_CONFIG: Final = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(JOBS_KEPT_MS),
+    "segment.ms": str(86_400_000),
+}
+# What was sent again is known for as long as the letters are there; whoever plans ends what is too old.
+# Read from its beginning by every replica at its start: what is written over and over is compacted soon.
+REDRIVEN_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": str(86_400_000),
+    "segment.bytes": str(32 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+# Only the last word about a schedule counts, and it counts for ever. It begins when the broker has it.
+SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
 class MissingTopicError(Exception):
@@ -42,29 +61,6 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
         "retention.ms": str(retention_ms),
         "max.message.bytes": str(10 << 20),
     }
-
-
-# What nobody could decide stays until somebody has looked at it.
-QUARANTINE_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
-CHANGES_PARTITIONS: Final = 2  # plans and progress; receipts
-# Only the last word about a job counts, and after a month none.
-JOBS_CONFIG: Final = {
-    "cleanup.policy": "compact,delete",
-    "retention.ms": str(JOBS_KEPT_MS),
-    "segment.ms": str(86_400_000),
-}
-
-# What was sent again is known for as long as the letters are there; whoever plans ends what is too old.
-# Read from its beginning by every replica at its start: what is written over and over is compacted soon.
-REDRIVEN_CONFIG: Final = {
-    "cleanup.policy": "compact",
-    "segment.ms": str(86_400_000),
-    "segment.bytes": str(32 << 20),
-    "min.cleanable.dirty.ratio": "0.1",
-}
-
-# Only the last word about a schedule counts, and it counts for ever. It begins when the broker has it.
-SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
 def audit_config(retention_ms: int) -> dict[str, str]:

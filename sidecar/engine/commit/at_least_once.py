@@ -48,6 +48,7 @@ from sidecar.model.record import ANY_PARTITION, TargetPartition, TopicPartition
 
 SILENCE_S: Final = 5.0
 WATCH_S: Final = 2 * SILENCE_S  # from the first silence on: what was sent meanwhile has had its time, too
+SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
 
 
 class Watched(CommitInterval):
@@ -161,9 +162,6 @@ class InFlight:
         if answering := {place for place in closed.suspended if not closed.missing(place)}:
             closed.suspended -= answering
             self._refusals.answering(answering)
-
-
-SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
 
 
 class BlockReport:

@@ -17,6 +17,18 @@ from sidecar.model.ports import Member, Time, TransactionalOutput, Transactional
 from sidecar.model.record import TopicPartition
 
 HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
+ISOLATION: Final = "alone"  # sends every record in a batch of its own
+SMALL: Final = "small"  # sends small batches
+APART: Final = (SMALL, ISOLATION)
+NAMES: Final = ("a", "b", *APART)  # the first two take turns
+NEVER_READY: Final = frozenset(
+    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
+)
+INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
+ANSWER_S: Final = 5.0
+RETRY_S: Final = 0.5
+
+log = logging.getLogger(__name__)
 
 
 class HungClientError(Exception):
@@ -83,20 +95,6 @@ class BlockingCallThread:
         """Let the thread end. Twice is harmless."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-log = logging.getLogger(__name__)
-
-ISOLATION: Final = "alone"  # sends every record in a batch of its own
-SMALL: Final = "small"  # sends small batches
-APART: Final = (SMALL, ISOLATION)
-NAMES: Final = ("a", "b", *APART)  # the first two take turns
-NEVER_READY: Final = frozenset(
-    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
-)
-INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
-ANSWER_S: Final = 5.0
-RETRY_S: Final = 0.5
 
 
 class PendingOffsetsFlush(NamedTuple):

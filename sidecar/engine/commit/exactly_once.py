@@ -63,6 +63,18 @@ from sidecar.ledger.topic import LedgerError, LedgerTopic
 from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.model.record import TopicPartition
 
+GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
+GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
+PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
+USUAL: Final = "usual"
+TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
+USUAL_MAX_S: Final = 3.0  # so long others may go before the usual one: each of them may take 6 s
+SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
+OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
+OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the group; with another it goes on at once
+
+log = logging.getLogger(__name__)
+
 
 class Filling:
     """Ledger blocks and source offsets of a transaction, and what becomes of them: facts, or news again. Owned by the
@@ -180,10 +192,6 @@ class Filling:
             transaction.failed = True
 
 
-GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
-GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
-
-
 class TransactionSizeLimit:
     """How many records a transaction may have (`most`), by what came of the last ones: of one that the brokers don't
     acknowledge in time, all is emitted again.
@@ -209,17 +217,6 @@ class TransactionSizeLimit:
             self.most, self._changed_s = min(2 * self.most, RECORDS_MAX), now_s
         elif now_s - self._changed_s >= GROW_SLOWLY_S:  # by less than what would be too much for certain
             self.most, self._changed_s = min(self.most + (self.most + 1) // 2, RECORDS_MAX), now_s
-
-
-log = logging.getLogger(__name__)
-
-PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
-USUAL: Final = "usual"
-TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
-USUAL_MAX_S: Final = 3.0  # so long others may go before the usual one: each of them may take 6 s
-SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
-OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
-OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the group; with another it goes on at once
 
 
 class ExactlyOnce:

@@ -19,6 +19,7 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 _FLAGS_AT: Final = 54  # the last digit of the flags in 00-<32 digits>-<16 digits>-<2 digits>: W3C Trace Context, 3.2
 _SAMPLED: Final = frozenset(b"13579bdf")
+RECORDS_MAX: Final = 1_000_000  # what the client's queue takes
 
 
 class Emission(NamedTuple):
@@ -120,6 +121,3 @@ class Settlement(Protocol):
 def silence_of(ledger: LedgerTopic) -> str:
     """The problem of a ledger that doesn't acknowledge."""
     return f"the ledger topic {ledger.name} does not acknowledge: nothing is settled until it does"
-
-
-RECORDS_MAX: Final = 1_000_000  # what the client's queue takes

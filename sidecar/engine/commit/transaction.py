@@ -23,6 +23,12 @@ from sidecar.model.record import TopicPartition
 LINGER_S: Final = 0.01  # how long records wait for others before they are sent
 PUSH_S: Final = 0.001  # the least that the client can wait
 PUSH_AGAIN_S: Final = 0.01  # where nothing came of the last
+FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
+CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
+PROBE_S: Final = 1.0
+NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
+ANSWER_S: Final = 5.0
+TAKEN_MIN: Final = 200  # with fewer records it isn't these that were too much for the ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +199,6 @@ def cause_of(transaction: Transaction, ending: Aborted) -> str:
     blocks = {block.error.str() for block in transaction.blocks if block.error is not None}
     records = {failure.error.str() for failure in transaction.interval.failures}
     return ending.cause.str() if ending.cause is not None else ", ".join(sorted(records or blocks)) or "too slow"
-
-
-FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
-CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
-PROBE_S: Final = 1.0
-NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
-ANSWER_S: Final = 5.0
-TAKEN_MIN: Final = 200  # with fewer records it isn't these that were too much for the ledger
 
 
 def end_transaction(

@@ -21,6 +21,10 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held
 from sidecar.model.stats import TargetFlow
 
+TARGETS_MAX: Final = 10_000  # remembered with what limits them; more are found out again
+
+log = logging.getLogger(__name__)
+
 
 class TokenBucket:
     """At most `burst` tokens, full at first; `rate` new ones a second. Over any time what is taken is at most
@@ -51,11 +55,6 @@ class TokenBucket:
     def take(self, count: int) -> None:
         """At most as many as were available."""
         self._tokens -= count
-
-
-log = logging.getLogger(__name__)
-
-TARGETS_MAX: Final = 10_000  # remembered with what limits them; more are found out again
 
 
 class TargetQueue:

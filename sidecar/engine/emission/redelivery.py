@@ -25,6 +25,13 @@ from sidecar.model.record import AwaitingTarget, Diverted, Held, TargetPartition
 
 Content = tuple[str, bytes | None, bytes | None]
 Found = tuple[SourcePartition, Held | Diverted]
+ISOLATED_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
+ROOM_MAX: Final = 1_000  # of one target in one turn
+SMALL_MAX: Final = 10_000  # records sent in small batches at a time, where the brokers acknowledge as many in time ...
+RUN_MAX: Final = 500
+SMALL_BYTES_MAX: Final = 4 << 20  # ... and their bytes: some hundred requests
+
+log = logging.getLogger(__name__)
 
 
 def take_failed(interval: CommitInterval) -> list[tuple[Failure, list[Found]]]:
@@ -61,15 +68,6 @@ def take_failed(interval: CommitInterval) -> list[tuple[Failure, list[Found]]]:
 
 def _produced(message: Any) -> Content:
     return message.topic(), message.key(), message.value()
-
-
-log = logging.getLogger(__name__)
-
-ISOLATED_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
-ROOM_MAX: Final = 1_000  # of one target in one turn
-SMALL_MAX: Final = 10_000  # records sent in small batches at a time, where the brokers acknowledge as many in time ...
-RUN_MAX: Final = 500
-SMALL_BYTES_MAX: Final = 4 << 20  # ... and their bytes: some hundred requests
 
 
 class Redelivery:

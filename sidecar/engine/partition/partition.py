@@ -42,6 +42,13 @@ from sidecar.model.record import (
     settle_promoted,
 )
 
+RUNS_MAX: Final = 8_192  # of the policy table, above `low`: each block has them all
+NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
+_offset: Final = attrgetter("offset")
+NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
+
+log = logging.getLogger(__name__)
+
 
 class Identities:
     """The latest record of each id in memory, where a partition's actions look first.
@@ -92,14 +99,6 @@ class Identities:
         if self.leaving:
             for offset in offsets:
                 self.leaving.pop(offset, None)
-
-
-log = logging.getLogger(__name__)
-
-RUNS_MAX: Final = 8_192  # of the policy table, above `low`: each block has them all
-NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
-_offset: Final = attrgetter("offset")
-NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
 
 
 class HeldIn(Enum):

@@ -35,6 +35,21 @@ from sidecar.overflow.interface import (
     Promotion,
 )
 
+PROMOTION_RECORDS_MAX: Final = 10_000
+CHANGES_PER_JOB_MAX: Final = 64
+JOBS_MAX: Final = 4
+STEPS_PER_HORIZON: Final = 16
+SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
+_cursor: Final = attrgetter("promotion.cursor")
+PASSED_OVER: Final = (
+    "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
+    "has there is decided as it is read"
+)
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
+
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class Job:
@@ -66,22 +81,6 @@ class Applying:
         """
         acknowledged = lane.acknowledged
         return lambda: max(acknowledged, self.numbers.get(lane, 0)) if self.happened else acknowledged
-
-
-log = logging.getLogger(__name__)
-
-PROMOTION_RECORDS_MAX: Final = 10_000
-CHANGES_PER_JOB_MAX: Final = 64
-JOBS_MAX: Final = 4
-STEPS_PER_HORIZON: Final = 16
-SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
-_cursor: Final = attrgetter("promotion.cursor")
-PASSED_OVER: Final = (
-    "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
-    "has there is decided as it is read"
-)
-RETRY_FIRST_MS: Final = 100
-RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
 
 
 class OverflowWorker:

@@ -36,6 +36,14 @@ from sidecar.model.record import Held, Position, Tombstone, TopicPartition
 from sidecar.overflow.interface import RebuildStore, Redo
 
 DIGEST_MASK: Final = (1 << 64) - 1
+BUNCH_RECORDS_MAX: Final = 16_384  # of one step: so many fill chunks, which a few of each slot don't
+BUNCH_BLOCKS_MAX: Final = 128  # each of at most 1 MB: what a step may take in memory
+LEDGER_RECORDS_PER_STEP_MAX: Final = 5_000  # of a step that finds nothing to write
+READ_BACK_RECORDS_MAX: Final = 32_768
+TRIES_MAX: Final = 3  # a copy that comes back meanwhile, be it of a former topic, shows in the comparison
+_place: Final = itemgetter(0, 1)
+
+log = logging.getLogger(__name__)
 
 
 def fetch(source: SourceLog, lane: TopicPartition, cuts: Cuts, offsets: Sequence[int]) -> dict[int, SourceRecord]:
@@ -98,19 +106,6 @@ class RebuildResult:
     first_lost_offset: int  # -1: none
     blocks_missing: int  # ledger offsets below its start
     reconciled: bool
-
-
-log = logging.getLogger(__name__)
-
-BUNCH_RECORDS_MAX: Final = 16_384  # of one step: so many fill chunks, which a few of each slot don't
-BUNCH_BLOCKS_MAX: Final = 128  # each of at most 1 MB: what a step may take in memory
-LEDGER_RECORDS_PER_STEP_MAX: Final = 5_000  # of a step that finds nothing to write
-READ_BACK_RECORDS_MAX: Final = 32_768
-TRIES_MAX: Final = (
-    3  # a copy that comes back meanwhile, be it of a former topic, is seen when the accounts are compared
-)
-
-_place: Final = itemgetter(0, 1)
 
 
 class Sources(NamedTuple):
