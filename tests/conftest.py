@@ -1,7 +1,6 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests, the order of their files, and a part of the ports for each worker."""
 
 import os
-from collections.abc import Iterable
 
 # testcontainers' own cleaner is another image to pull; the fixtures remove what they start.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
@@ -10,14 +9,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sidecar.embedded import child
+from tests.costs import read_costs
 from tests.services.fixtures import each_kafka, kafka, kafka_choice, kafka_place, mock_kafka
 
 __all__ = ["each_kafka", "kafka", "kafka_choice", "kafka_place", "mock_kafka"]
 
-# Workers don't know which ports the others were given, to listen on later: each has a part of them.
+# Workers don't know which ports the others were given, to listen on later: each has a part of them, and so has each of
+# two runs side by side.
+_run, _runs = (int(number) for number in os.environ.get("TICKOVER_TEST_RUN", "0/1").split("/"))
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-child._PORTS = child._PORTS[_worker::_workers]  # type: ignore[misc]
+child._PORTS = child._PORTS[_run::_runs][_worker::_workers]  # type: ignore[misc]
 
 # How long one example takes says something about the machine and its other guests, not about the code; and that some
 # draws of a law about large blocks are too large to be kept says nothing at all.
@@ -32,11 +34,16 @@ SERVERS = frozenset({"kafka", "each_kafka"})
 CAUSE_CHARACTERS_MAX = 600
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """A test that asks for a real broker says so: else it starts one where none is meant to be."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for a real broker says so: else it starts one where none is meant to be. Where several workers
+    share the tests, the dearest files come first: one that begins last would be waited for.
+    """
     for item in items:
         if SERVERS.intersection(getattr(item, "fixturenames", ())) and item.get_closest_marker("integration") is None:
             raise pytest.UsageError(f"{item.nodeid} needs Kafka: mark it `integration`")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        costs = read_costs()
+        items.sort(key=lambda item: -costs.get(item.location[0], 0))
 
 
 class _FailuresAtOnce:
