@@ -247,6 +247,12 @@ def test_the_service_has_the_families_of_addresses_that_the_values_name(version:
     assert not families.keys() & one(render(TOKENS, version), "Service")["spec"].keys()
 
 
+def test_a_sidecar_asks_for_little_and_has_no_limit_on_its_processor(sidecar_chart: Path) -> None:
+    """A request is taken from every pod that carries it; a limit on CPU would make messages late."""
+    ((_, container),) = containers(render(chart=sidecar_chart))
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1536Mi"}}
+
+
 def test_new_settings_and_policies_need_new_pods() -> None:
     def checksum(values: dict[str, Any]) -> str:
         annotations = one(render(values), "StatefulSet")["spec"]["template"]["metadata"]["annotations"]
