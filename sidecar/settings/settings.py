@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, WithJsonSchema, model_validator
 
 from policies.model import DELAY_MAX_DEFAULT_MS
 from sidecar.model.reserved_topics import ReservedTopics
@@ -24,6 +24,7 @@ from sidecar.settings.operations import (
 )
 from sidecar.settings.redis import EMBEDDED, RedisSettings
 from sidecar.settings.types import (
+    DURATION_PATTERN,
     AnyCase,
     Bytes,
     Client,
@@ -36,9 +37,18 @@ from sidecar.settings.types import (
     data_dir,
 )
 
-DAY_MS: Final = 86_400_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 EMBEDDED_JAVA: Final = "embedded-java"
 MESSAGE_BYTES_MIN: Final = 1_000_000  # what tickover writes to its own topics fits into it; librdkafka's default
+
+RETENTION_SCHEMA: Final = {
+    "anyOf": [
+        {"type": "string", "pattern": DURATION_PATTERN},
+        {"type": "integer", "minimum": HOUR_MS},
+        {"enum": ["", None]},
+    ]
+}
 
 __all__ = ["ConfigError", "Settings", "load_settings"]
 
@@ -53,7 +63,7 @@ class LedgerSettings(Section):
     replication_factor: Replicas = Field(
         default=-1, description="Replicas when it is created; -1: the broker's default"
     )
-    retention_ms: Annotated[Milliseconds | None, Field(ge=3_600_000)] = Field(
+    retention_ms: Annotated[Milliseconds | None, Field(ge=HOUR_MS), WithJsonSchema(RETENTION_SCHEMA)] = Field(
         default=None,
         alias="retention",
         description="At least 1h; empty: as long as the policies may hold a record + 7d",

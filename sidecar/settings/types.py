@@ -6,13 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    WithJsonSchema,
+)
 
 from policies.duration import format_duration, parse_written_duration
 from policies.fields import is_topic
 
 SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 REPLICAS_MAX: Final = 100
+LIST_MAX: Final = 100
+# What the JSON Schema of the settings says of texts, so that the chart refuses others before they reach a cluster. It
+# takes all that the validators below take, and a little more. Go's regular expressions read it: no lookaround.
+DURATION_PATTERN: Final = r"^((\d+(\.\d+)?(ms|[smhdw])?)+|P[\dWDTHMS.,]+)$"
+SIZE_PATTERN: Final = r"^\s*\d{1,15}\s*([bB]|[kmgKMG][iI][bB])?\s*$"
+TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
+TOPIC_GLOB_PATTERN: Final = r"^[A-Za-z0-9._\-*?\[\]!]{1,249}$"
+TOPIC_GLOBS_PATTERN: Final = r"^[A-Za-z0-9._\-*?\[\]!,\s]*$"
 # Client settings whose values are never shown.
 SECRET_CLIENT_KEY: Final = re.compile(
     r".*(password|secret|passphrase|private\.key|key\.pem|jaas|sasl\.oauthbearer\.config).*"
@@ -85,23 +102,37 @@ def data_dir() -> Path:
 
 
 AnyCase: Final = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # log levels: `INFO`
+WrittenDuration = Annotated[str, Field(pattern=DURATION_PATTERN)] | Annotated[int, Field(ge=0)]
+WrittenSize = Annotated[str, Field(pattern=SIZE_PATTERN)] | Annotated[int, Field(ge=0)]
+WrittenGlobs = (
+    list[Annotated[str, Field(pattern=TOPIC_GLOB_PATTERN)]] | Annotated[str, Field(pattern=TOPIC_GLOBS_PATTERN)]
+)
+ListItem = Annotated[str, Field(min_length=1, max_length=200)]
 Milliseconds = Annotated[
     int,
-    BeforeValidator(parse_written_duration, json_schema_input_type=str | int),
+    BeforeValidator(parse_written_duration, json_schema_input_type=WrittenDuration),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]
-Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=str | int)]
-Replicas = Annotated[int, AfterValidator(_replicas)]
-Topic = Annotated[str, AfterValidator(_topic)]
-TopicOrDefault = Annotated[str, AfterValidator(_topic_or_default)]
+Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=WrittenSize)]
+Replicas = Annotated[
+    int,
+    AfterValidator(_replicas),
+    WithJsonSchema({"type": "integer", "minimum": -1, "maximum": REPLICAS_MAX, "not": {"const": 0}}),
+]
+Topic = Annotated[str, AfterValidator(_topic), WithJsonSchema({"type": "string", "pattern": TOPIC_PATTERN})]
+TopicOrDefault = Annotated[
+    str,
+    AfterValidator(_topic_or_default),
+    WithJsonSchema({"type": "string", "pattern": TOPIC_PATTERN.replace("{1,", "{0,")}),
+]
 TopicGlobs = Annotated[
     tuple[Annotated[str, AfterValidator(_topic_glob)], ...],
-    BeforeValidator(_comma_list, json_schema_input_type=list[str] | str),
+    BeforeValidator(_comma_list, json_schema_input_type=WrittenGlobs),
 ]
 CommaList = Annotated[
-    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
-    BeforeValidator(_comma_list, json_schema_input_type=list[str] | str),
-    Field(max_length=100),
+    tuple[ListItem, ...],
+    Field(max_length=LIST_MAX),
+    BeforeValidator(_comma_list, json_schema_input_type=Annotated[list[ListItem], Field(max_length=LIST_MAX)] | str),
 ]
 Client = Annotated[
     dict[str, str | SecretStr],

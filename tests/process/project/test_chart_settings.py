@@ -1,6 +1,7 @@
 """The chart's values and the program's settings: the same names, the same limits, nothing else."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,23 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects(part)
 
 
-def leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
-    """Dotted names of the settings that a schema takes."""
+def forms(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Alternatives of a setting, with those of what a list or a mapping of it holds."""
+    for form in schema.get("anyOf", [schema]):
+        yield form
+        for inner in ("items", "additionalProperties"):
+            if isinstance(form.get(inner), dict):
+                yield from forms(form[inner])
+
+
+def settings_in(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Dotted names of the settings that a schema takes, and what it says of each."""
     for name, part in schema["properties"].items():
         inner = WHOLE["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
         if "properties" in inner:
-            yield from leaves(inner, f"{path}{name}.")
+            yield from settings_in(inner, f"{path}{name}.")
         else:
-            yield path + name
+            yield path + name, inner
 
 
 def defaults(model: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -53,9 +63,24 @@ def test_the_schema_is_made_from_the_settings_as_they_are() -> None:
 
 def test_values_mirror_the_settings_one_to_one() -> None:
     known = set(defaults(Settings().model_dump(mode="json", by_alias=True)))
-    taken = set(leaves(WHOLE["properties"]["settings"]))
+    taken = {name for name, _ in settings_in(WHOLE["properties"]["settings"])}
     assert known >= CHART_OWN | IN_FILES
     assert taken == known - CHART_OWN - IN_FILES | {f"{name}_file" for name in IN_FILES}
+
+
+def test_every_setting_is_checked_by_its_type() -> None:
+    settings = dict(settings_in(WHOLE["properties"]["settings"]))
+    untyped = [name for name, schema in settings.items() if not all({"type", "enum"} & set(f) for f in forms(schema))]
+    assert untyped == []
+    # A text that the program takes apart has a form: durations and sizes, which may be numbers as well, and topics.
+    formless = [
+        name
+        for name, schema in settings.items()
+        if name != "kafka.client"  # librdkafka's own, of any form
+        and ("integer" in [form.get("type") for form in forms(schema)] or re.search("(topics?|sources)$", name))
+        and any(form.get("type") == "string" and "pattern" not in form for form in forms(schema))
+    ]
+    assert formless == []
 
 
 def test_no_object_takes_what_it_does_not_know() -> None:
@@ -78,10 +103,23 @@ def test_every_value_has_its_place_in_values_yaml() -> None:
     [
         {"replica": 2},
         {"image": {"tagg": "1"}},
-        {"image": "tickover:0.1.0"},
+        {"image": "tickover:1"},
         {"settings": {"grupe": "g"}},
         {"settings": {"wheel": {"records": 5}}},
         {"settings": {"tick_ms": 11}},
+        {"settings": {"tick_ms": "2"}},
+        {"settings": {"horizon": "soon"}},
+        {"settings": {"horizon": "30 s"}},
+        {"settings": {"horizon": 1.5}},
+        {"settings": {"horizon": True}},
+        {"settings": {"wheel": {"bytes_max": "512MB"}}},
+        {"settings": {"sources": ["orders retry"]}},
+        {"settings": {"sources": {"orders": 1}}},
+        {"settings": {"ledger": {"topic": "a/b"}}},
+        {"settings": {"ledger": {"replication_factor": 0}}},
+        {"settings": {"ledger": {"retention": "1 week"}}},
+        {"settings": {"policies": {"topic": ""}}},
+        {"settings": {"api": {"oidc": {"audience": ["tickover", 5]}}}},
         {"settings": {"guarantee": "sometimes"}},
         {"settings": {"instance_id": "me"}},
         {"settings": {"api": {"port": 0}}},

@@ -1,13 +1,15 @@
 """Settings: strength of the sources, forms of values, refusals that say where and what to do."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr, TypeAdapter, ValidationError
 
 from sidecar.settings.settings import ConfigError, Settings, load_settings
+from sidecar.settings.types import Bytes, Milliseconds
 
 SECRET = "hunter2"
 
@@ -311,3 +313,35 @@ def test_every_setting_is_described() -> None:
     for model in (schema, *schema["$defs"].values()):
         for name, field in model["properties"].items():
             assert "$ref" in field or field.get("description") or "allOf" in field, name
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        (Milliseconds, ["0", "250ms", "90s", "15m", "2h", "3d", "1w", "1.5s", "1h30m", "1m0.5s"]),
+        (Milliseconds, ["PT90S", "P1DT2H3M4.5S", "PT1,5H", "P2W"]),
+        (Bytes, ["0", "256KiB", "512mib", "1 GiB", " 5B ", "123456789012345"]),
+    ],
+)
+def test_the_schema_takes_what_the_program_takes(form: Any, texts: list[str]) -> None:
+    adapter = TypeAdapter[int](form)
+    [pattern] = [kind["pattern"] for kind in adapter.json_schema()["anyOf"] if kind["type"] == "string"]
+    for text in texts:
+        adapter.validate_python(text)
+        assert re.search(pattern, text), text
+
+
+@pytest.mark.parametrize(
+    ("form", "texts"),
+    [
+        (Milliseconds, ["", "soon", "-1s", "30 s", "5 minutes", "10M", "s", "1e3", "1:30", " 90s"]),
+        (Bytes, ["", "512MB", "1.5GiB", "-1", "much", "KiB"]),
+    ],
+)
+def test_the_schema_refuses_what_the_program_refuses(form: Any, texts: list[str]) -> None:
+    adapter = TypeAdapter[int](form)
+    [pattern] = [kind["pattern"] for kind in adapter.json_schema()["anyOf"] if kind["type"] == "string"]
+    for text in texts:
+        with pytest.raises(ValidationError):
+            adapter.validate_python(text)
+        assert not re.search(pattern, text), text
