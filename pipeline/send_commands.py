@@ -90,7 +90,12 @@ def redrive(
     warehouse: WarehouseOption,
     job: JobOption,
     topic: Annotated[list[str], typer.Option(help="A dead-letter topic that was ingested; may be repeated.")],
-    target: Annotated[str, typer.Option(help="Where to; left out: quarantined ones go back to their source.")] = "",
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Where to; left out: quarantined ones to their source, those without a policy from T-dlq to T."
+        ),
+    ] = "",
     reason: Annotated[str, typer.Option(help="Only these, as in tickover-reason.")] = "",
     fingerprint: Annotated[str, typer.Option(help="Only failures of this kind.")] = "",
     error_class: Annotated[str, typer.Option(help="Only these, a glob.")] = "",

@@ -28,6 +28,7 @@ from policies.headers import (
     REDRIVE_PLAN,
     REDRIVE_SOURCE,
 )
+from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 from sidecar.model.redrive_marks import BLOCK_LETTERS
 from sidecar.model.reserved_topics import BY_NAME
 
@@ -50,7 +51,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How letters go. Without a target each quarantined one goes to its source."""
+    """How letters go. Without a target quarantined ones go to their source, and those that name no policy where the
+    names of topics say.
+    """
 
     target: str
     job: str
@@ -118,10 +121,10 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
     else null.
     """
     source = F.split_part("source", F.lit("/"), F.lit(1))
-    goes_to = F.lit(terms.target) if terms.target else F.when(F.col("source").isNotNull() & ~_is_dead(), source)
+    goes_to = F.lit(terms.target) if terms.target else _destination(source)
     count = F.coalesce(header(REDRIVE_COUNT).try_cast("int"), F.lit(0))
     # Only what goes back undecided keeps the words that say what was asked for.
-    returns = ~_is_dead() & F.col("reason").isNotNull() & (goes_to == source)
+    returns = _is_quarantined() & (goes_to == source)
     gone = F.when(returns, _names(GONE_UNDECIDED)).otherwise(_names(GONE_ANEW))
     lineage = {
         REDRIVE_PLAN: F.lit(f"{terms.job}/1"),
@@ -174,8 +177,21 @@ def _names(headers: Iterable[str]) -> Column:
     return F.array(*map(F.lit, sorted(headers)))
 
 
-def _is_dead() -> Column:
-    return F.coalesce(F.col("reason").isin(*sorted(DEAD_REASONS)), F.lit(False))
+def _is_quarantined() -> Column:
+    return F.coalesce(~F.col("reason").isin(*sorted(DEAD_REASONS)), F.lit(False))
+
+
+def _destination(source: Column) -> Column:
+    """Where a letter goes by itself; null: that needs to be said. Policies aren't known here."""
+    letters = F.col("topic")
+    is_of_its_source = letters == F.concat(F.coalesce(source, F.lit("")), F.lit(DEAD_LETTER_SUFFIX))  # a delay topic's
+    by_letters = F.when(letters.endswith(DEAD_LETTER_SUFFIX) & ~is_of_its_source, _before(DEAD_LETTER_SUFFIX, letters))
+    by_names = F.when(source.endswith(RETRY_SUFFIX), _before(RETRY_SUFFIX, source)).otherwise(by_letters)
+    return F.when(_is_quarantined(), source).when(F.col("policy").isNull(), by_names)
+
+
+def _before(suffix: str, name: Column) -> Column:
+    return F.nullif(F.regexp_extract(name, f"^(.*){suffix}$", 1), F.lit(""))
 
 
 def plan(rows: DataFrame) -> DataFrame:

@@ -6,11 +6,12 @@ Where a letter goes is what its headers, its topic and the policies say:
     quarantined                     back to its source, with all its headers: it is decided anew
     dead, its policy is known       to the policy's target, where no header of the record can have said otherwise;
                                     without `dead_letter` the dead-letter topic's own name tells the target
-    dead, its policy is not known   by the names that topics have by default: `T-retry` and `T-dlq` are of `T`
+    its policy is not known         by the names that topics have by default: `T-retry` and `T-dlq` are of `T`. So it is
+                                    with letters that another program has written, without any header of tickover
     anything else                   nobody knows: an explicit target is needed
 
-A dead letter doesn't carry its target, so what can't be known for certain is not guessed: a message in the wrong topic
-is worse than one that waits for a word.
+A dead letter doesn't carry its target, so what neither a policy nor a name says is not guessed: a message in the wrong
+topic is worse than one that waits for a word.
 
 A redrive is a new delivery: attempt and first failure are gone, so that attempts and time are counted anew; so are the
 words of the last failure, because a consumer that fails again adds its own, and a repeated header is a bad one. What
@@ -63,6 +64,8 @@ def is_quarantined(letter: DeadLetter) -> bool:
 
 def destination(letter: DeadLetter, versions: Versions) -> str | None:
     """The topic it goes to; None: it needs to be said."""
+    if letter.headers is None:  # it may be a quarantined one
+        return None
     source = place_of(letter.text(SOURCE))
     if is_quarantined(letter):
         return source.topic if source else None
@@ -96,9 +99,9 @@ def _by_policy(letter: DeadLetter, policy: Policy) -> str | None:
 def _by_names(letter: DeadLetter, source: str) -> str | None:
     if source.endswith(RETRY_SUFFIX):
         return source.removesuffix(RETRY_SUFFIX)
-    known = letter.reason or letter.policy  # it carries words of tickover's
-    if known and letter.place.topic.endswith(DEAD_LETTER_SUFFIX) and letter.place.topic != source + DEAD_LETTER_SUFFIX:
-        return letter.place.topic.removesuffix(DEAD_LETTER_SUFFIX)
+    letters = letter.place.topic
+    if letters.endswith(DEAD_LETTER_SUFFIX) and letters != source + DEAD_LETTER_SUFFIX:  # not of a delay topic
+        return letters.removesuffix(DEAD_LETTER_SUFFIX)
     return None
 
 

@@ -12,7 +12,7 @@ from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import emission_headers, split
 from sidecar.model.record import Held, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
-from sidecar.operations.dead_letters.redrive_routing import redriven_headers
+from sidecar.operations.dead_letters.redrive_routing import destination, redriven_headers
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.pipeline.sending.test_dispatch import opened
 from tests.services.raw_records import produce_raw
@@ -147,6 +147,41 @@ def test_no_letter_goes_back_to_a_source_that_it_has_forged(spark) -> None:
         "tickover.policies": "target_not_allowed", "__consumer_offsets": "target_not_allowed",
         "tickover.a.b.audit": "target_not_allowed", "reminders": None,
     }  # fmt: skip
+
+
+LETTERS_OF_OTHERS: list[tuple[str, Headers]] = [
+    ("orders-dlq", []),
+    ("orders-dlq", [("x-attempt", b"3"), ("tickover-origin", b"orders-retry/0/1")]),
+    ("orders-dead", []),
+    ("-dlq", []),
+    ("a-dlq", [("tickover-source", b"orders-retry/0/1")]),
+    ("orders-dlq", [("tickover-source", b"orders/0/1"), ("tickover-reason", b"expired")]),  # a delay topic's
+    ("orders-dlq", [("tickover-source", b"reminders/0/1"), ("tickover-reason", b"expired")]),
+    ("orders-dlq", [("tickover-source", b"orders/0/1"), ("tickover-reason", b"bad_header")]),
+    ("orders-dlq", [("tickover-reason", b"bad_header")]),
+]
+
+
+def test_letters_that_name_no_policy_go_where_those_of_the_sidecars_own_redrives_go(spark) -> None:
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.sending.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
+
+    rows = [
+        (topic, 0, offset, NOW_MS, bytearray(b"key"), bytearray(b"value"),
+         [(name, bytearray(value or b"")) for name, value in headers])
+        for offset, (topic, headers) in enumerate(LETTERS_OF_OTHERS)
+    ]  # fmt: skip
+    told = letters(spark.createDataFrame(rows, RECORDS), Choice())
+    sent = parcels(with_plans(with_marks(told, []), []), Terms("", "job", 3)).collect()
+    by_sidecar = {
+        f"{topic}/0/{offset}": destination(
+            DeadLetter(Place(topic, 0, offset), NOW_MS, b"key", b"value", headers), lambda _: ()
+        )
+        for offset, (topic, headers) in enumerate(LETTERS_OF_OTHERS)
+    }
+    assert list(by_sidecar.values()).count("orders") == 5
+    assert {row.id: row.topic or None for row in sent} == by_sidecar
+    assert {row.id for row in sent if row.refused == "no_target"} == {id for id, to in by_sidecar.items() if not to}
 
 
 def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from(spark) -> None:

@@ -105,7 +105,10 @@ def test_selections(given: dict[str, Any], fits: bool) -> None:
         (dead(policy="orders@2"), "orders-dlq", RETRY, "orders"),
         (dead("bad_header", source="reminders/3/9"), "tickover.quarantine", RETRY, "reminders"),
         (dead("no_policy", source="nonsense"), "tickover.quarantine", RETRY, None),
-        ([], "orders-dlq", RETRY, None),
+        ([], "orders-dlq", RETRY, "orders"),  # another program has written it
+        ([("x-attempt", b"3"), ("x-error", b"IOError")], "orders-dlq", RETRY, "orders"),
+        ([], "orders-dead", RETRY, None),
+        ([], "-dlq", RETRY, None),
         (None, "orders-dlq", RETRY, None),
         (dead(policy="gone@1", source="-retry/0/1"), "any", RETRY, None),
     ],

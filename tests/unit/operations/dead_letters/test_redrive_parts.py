@@ -63,8 +63,9 @@ def letter(headers: Any, value: bytes | None = b"v") -> DeadLetter:
         (letter(dead()), "elsewhere", ("elsewhere", "")),
         (letter(dead()), "nowhere", ("", "unknown_target")),
         (letter(dead(source="gone-retry/0/1")), None, ("", "unknown_target")),
-        (letter([]), None, ("", "no_target")),
-        (letter([]), "orders", ("orders", "")),  # of any origin
+        (letter([]), None, ("orders", "")),  # another program has written it
+        (letter([]), "elsewhere", ("elsewhere", "")),
+        (letter([])._replace(place=Place("orders-dead", 0, 5)), None, ("", "no_target")),
         (letter(None), "orders", ("", "unreadable")),
         (letter(dead(redrive_count="3")), "orders", ("", "redriven_too_often")),
         (letter(dead(redrive_count="2")), "orders", ("orders", "")),
