@@ -6,14 +6,16 @@ half of a surrogate pair. Each would mean something else to the next reader, or 
 
 import asyncio
 import json
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.problems import ERRORS_MAX, Problem, problem_response, unprocessable, validation_errors
+from api.problems import Problem, errors_of, problem_response, unprocessable
 from api.shape import many_unknown_keys, refuse_many_keys, refuse_many_values, validator_of
+from policies.faults.faults import Fault, faults_of, unknown_key
 
 DRAINED_LIMITS: Final = 16  # of a refused body this many times the limit is read and thrown away
 DRAIN_S: Final = 2.0  # for no longer than this in all
@@ -130,39 +132,19 @@ def parse(data: bytes) -> Body:
 def validated(model: type[Model], body: Body) -> Model:
     """The body as `model`, or 422 with a list of what is wrong where."""
     if unknown := many_unknown_keys(model, body.value):
-        raise _refused([{"loc": place, "msg": "Extra inputs are not permitted"} for place in unknown])
+        raise _refused(unknown_key(model, body.value, place) for place in unknown)
     try:
         value = validator_of(model).validate_python(body.value)
         assert isinstance(value, model)
         return value
     except ValidationError as error:
-        raise invalid(error, body.value) from None
+        raise _refused(faults_of(error, model, body.value)) from None
     except RecursionError:
         raise unprocessable("too-deep", "The body is nested too deeply.") from None
 
 
-def invalid(error: ValidationError, value: Any) -> Problem:
-    """Problem that says what is wrong where in this value, without what was given."""
-    found = error.errors(include_url=False, include_input=False)
-    return _refused([{**one, "loc": _place(one["loc"], one["type"], value)} for one in found[:ERRORS_MAX]])
-
-
-def _refused(errors: list[dict[str, Any]]) -> Problem:
-    return unprocessable("invalid-body", "The body does not fit the schema.", errors=validation_errors(errors))
-
-
-def _place(steps: tuple[int | str, ...], type: str, value: Any) -> list[int | str]:
-    """The steps that the body has: pydantic names those in between too that it tried, as kinds of a union."""
-    place: list[int | str] = []
-    for number, step in enumerate(steps, 1):
-        if isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        elif isinstance(value, dict) and step in value:
-            value = value[str(step)]
-        elif type != "missing" or number < len(steps):
-            continue
-        place.append(step)
-    return place
+def _refused(faults: Iterable[Fault]) -> Problem:
+    return unprocessable("invalid-body", "The body does not fit the schema.", errors=errors_of(faults))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

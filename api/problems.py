@@ -2,8 +2,9 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from itertools import islice
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -14,11 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from policies.errors import words_of
+from policies.errors import FAULTS_TOLD_MAX
+from policies.faults.faults import Fault
+from policies.faults.words import words_of
 
 MEDIA_TYPE: Final = "application/problem+json"
 TOLD: Final = "told"  # in a scope's state: the status of what the connection has answered in the application's place
-ERRORS_MAX: Final = 20
 STEP_LENGTH_MAX: Final = 200  # of a key in the place of an error, so much is shown
 
 log = logging.getLogger("tickover.api")
@@ -68,11 +70,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _of_parameters)
 
 
-def validation_errors(errors: Any) -> list[dict[str, str]]:
-    """Pydantic's errors as place and message; never the input, which may be a payload."""
+def errors_of(faults: Iterable[Fault]) -> list[dict[str, str]]:
+    """Faults as place and message, the first of them; never the input, which may be a payload."""
     return [
-        {"at": "/" + "/".join(str(step)[:STEP_LENGTH_MAX] for step in error["loc"]), "message": words_of(error)}
-        for error in errors[:ERRORS_MAX]
+        {"at": "/" + "/".join(str(step)[:STEP_LENGTH_MAX] for step in fault.place), "message": fault.problem}
+        for fault in islice(faults, FAULTS_TOLD_MAX)
     ]
 
 
@@ -102,7 +104,7 @@ def _allowed(request: Request) -> str:
 
 def _of_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    errors = validation_errors(error.errors())
+    errors = errors_of(Fault(tuple(one["loc"]), words_of(one)) for one in error.errors())
     request.state.trail.problem = "invalid-parameter"
     return problem_response(
         unprocessable("invalid-parameter", "A query or path parameter is not valid.", errors=errors),

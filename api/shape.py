@@ -15,7 +15,8 @@ from typing import Annotated, Any, Final, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import SchemaValidator
 
-from api.problems import ERRORS_MAX, unprocessable
+from api.problems import unprocessable
+from policies.errors import FAULTS_TOLD_MAX
 
 VALUES_MAX: Final = 20_000  # a policy with all that it may list and a record with all its headers have fewer
 KEYS_MAX: Final = 1_000  # of one object: as many as a record may have headers
@@ -59,11 +60,11 @@ def _failing_fast(schema: Any) -> Any:
 
 
 def many_unknown_keys(model: type[BaseModel], value: Any) -> list[Place]:
-    """The places of the first keys that the model does not know, if there are more than `ERRORS_MAX`; else nothing."""
+    """Places of the first keys that the model does not know, if there are more than are told of; else nothing."""
     found: list[Place] = []
     for place in _unknown_keys((model,), value, ()):
         found.append(place)
-        if len(found) > ERRORS_MAX:
+        if len(found) > FAULTS_TOLD_MAX:
             return found
     return []
 

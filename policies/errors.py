@@ -1,9 +1,10 @@
 """Errors of policies; the type says what to do."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 SHOWN_MAX: Final = 80  # characters of what was given
+FAULTS_TOLD_MAX: Final = 20  # of one file or body; of more it is said how many there are
 
 
 class PolicyError(Exception):
@@ -19,25 +20,27 @@ class FormatError(PolicyError, ValueError):
         self.problem = problem
 
 
-def words_of(error: Mapping[str, Any]) -> str:
-    """Words of one of pydantic's errors without the input, which may be a payload or a secret: many see the words."""
-    context = error.get("ctx") or {}
-    if isinstance(cause := context.get("error"), FormatError):
-        return cause.problem
-    if "expected_tags" in context:  # pydantic's own words quote the one that was given
-        return f"must be one of {context['expected_tags']}"
-    return str(error["msg"]).removeprefix("Value error, ")
-
-
 class PolicyFileError(PolicyError):
-    """The policies file cannot be used; the message names the file, line and column."""
+    """The policies file cannot be used. The message has a line for each fault, with file, line and column; `line`,
+    `column` and `problem` are those of the first. `others` are the further ones.
+    """
 
-    def __init__(self, path: str, line: int, column: int, problem: str) -> None:
-        super().__init__(f"{path}:{line}:{column}: {problem}" if line else f"{path}: {problem}")
+    def __init__(
+        self, path: str, line: int, column: int, problem: str, others: Sequence["PolicyFileError"] = ()
+    ) -> None:
+        lines = [f"{path}:{line}:{column}: {problem}" if line else f"{path}: {problem}", *map(str, others)]
+        untold = len(lines) - FAULTS_TOLD_MAX
+        told = lines if untold <= 0 else [*lines[:FAULTS_TOLD_MAX], f"{path}: and {untold} more"]
+        super().__init__("\n".join(told))
         self.path = path
         self.line = line
         self.column = column
         self.problem = problem
+        self.others = tuple(others)
+
+    def each(self) -> tuple["PolicyFileError", ...]:
+        """One error for each fault."""
+        return PolicyFileError(self.path, self.line, self.column, self.problem), *self.others
 
 
 class PolicyConflict(PolicyError):

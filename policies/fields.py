@@ -10,6 +10,8 @@ from policies.duration import format_duration, parse_written_duration
 HOUR_S: Final = 3_600
 RATE_MAX: Final = 1_000_000_000 * HOUR_S  # an hour
 TOPIC_LENGTH_MAX: Final = 249
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9.-]{0,62}$"
+NAME_WORDS: Final = "must be 1 to 63 of a-z 0-9 . - and begin with a letter or digit"
 GLOBS_MAX: Final = 1_000
 CONTROL_PREFIX: Final = "tickover-"
 

@@ -1,14 +1,15 @@
 """Files of policies, and of whatever else has a name: YAML documents (`---`), one each. Errors name the line."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from policies.errors import PolicyFileError, words_of
+from policies.errors import PolicyFileError
+from policies.faults.faults import faults_of
 from policies.model import Policy
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -66,16 +67,23 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_items(text: str, path: str, model: type[Item], noun: str) -> tuple[Item, ...]:
-    """Parse the items that the documents of a YAML text describe. Raises PolicyFileError."""
+    """Parse the items that the documents of a YAML text describe. Raises PolicyFileError, with the faults of all."""
     items: dict[str, Item] = {}
+    faults: list[PolicyFileError] = []
     for document in _documents(text, path):
-        item = _item_of(document, path, model, noun)
+        try:
+            item = _item_of(document, path, model, noun)
+        except PolicyFileError as error:
+            faults += error.each()
+            continue
         if item.name in items:
-            line, column = _place(_node_at(document, ("name",)))
-            raise PolicyFileError(path, line, column, f"{noun} {item.name} stands twice in the file")
+            place = _place(_node_at(document, ("name",)))
+            faults.append(PolicyFileError(path, *place, f"{noun} {item.name} stands twice in the file"))
         if len(items) >= ITEMS_MAX:
             raise PolicyFileError(path, *_place(document), f"more than {ITEMS_MAX} documents")
         items[item.name] = item
+    if faults:
+        raise _together(faults)
     return tuple(items.values())
 
 
@@ -161,19 +169,19 @@ def _item_of(document: yaml.Node, path: str, model: type[Item], noun: str) -> It
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        first, *others = error.errors(include_url=False)
-        line, column = _place(_node_at(document, first["loc"]))
-        more = f" (and {len(others)} more)" if others else ""
-        raise PolicyFileError(path, line, column, _sentence(first["loc"], words_of(first)) + more) from None
+        faults = faults_of(error, cast(type[BaseModel], model), content)
+        places = [_place(_node_at(document, fault.place)) for fault in faults]
+        told = [PolicyFileError(path, *at, str(fault)) for at, fault in zip(places, faults, strict=True)]
+        raise _together(told) from None
 
 
-def _sentence(place: tuple[int | str, ...], message: str) -> str:
-    where = ".".join(str(part) for part in place)
-    return f"{where}: {message}" if where else message
+def _together(faults: Sequence[PolicyFileError]) -> PolicyFileError:
+    first, *others = faults
+    return PolicyFileError(first.path, first.line, first.column, first.problem, others)
 
 
 def _node_at(document: yaml.Node, place: tuple[int | str, ...]) -> yaml.Node:
-    """The deepest node on the way to the place; parts that are no keys (the kind of a union) are skipped."""
+    """The deepest node on the way to the place: where a key is missing, the mapping that should have it."""
     node = document
     for part in place:
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):

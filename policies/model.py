@@ -10,9 +10,19 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from policies.duration import DAY_MS
-from policies.fields import GLOBS_MAX, Duration, Glob, Globs, HeaderName, Percent, Rate, Topic, TopicGlob
+from policies.fields import (
+    GLOBS_MAX,
+    NAME_PATTERN,
+    Duration,
+    Glob,
+    Globs,
+    HeaderName,
+    Percent,
+    Rate,
+    Topic,
+    TopicGlob,
+)
 
-NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9.-]{0,62}$"
 ATTEMPTS_MAX: Final = 10_000
 BACKOFF_MAX_DEFAULT_MS: Final = DAY_MS
 DELAY_MAX_DEFAULT_MS: Final = 400 * DAY_MS

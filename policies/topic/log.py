@@ -20,7 +20,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.errors import NewerSchema
-from policies.model import NAME_PATTERN, ManagedBy, Policy, Removed, Versioned, policy_document
+from policies.fields import NAME_PATTERN
+from policies.model import ManagedBy, Policy, Removed, Versioned, policy_document
 from policies.table import EMPTY_TABLE, PolicyTable
 
 SCHEMA: Final = 2

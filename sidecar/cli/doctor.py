@@ -53,10 +53,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def _text(findings: Sequence[Finding]) -> str:
-    """A line for each finding, a line for its fix: commands are copied, so no column may break them."""
+    """A finding, and a line for its fix: commands are copied, so no column may break them."""
     lines = []
     for finding in findings:
-        lines.append(f"{finding.severity.value:<8}{finding.part}: {finding.what}")
+        what = finding.what.replace("\n", f"\n{'':<8}")
+        lines.append(f"{finding.severity.value:<8}{finding.part}: {what}")
         if finding.fix:
             lines.append(f"{'':<8}fix: {finding.fix}")
     return "\n".join(lines)

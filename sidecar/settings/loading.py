@@ -6,7 +6,7 @@ and librdkafka's settings pass through as a mapping whose keys are dotted.
 """
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from policies.faults.places import written_at
+from policies.faults.words import words_of
 from policies.file import NOT_PLAIN, odd_number, yaml_problem
 from sidecar.settings.watched_file import FileSecret
 
@@ -90,21 +92,27 @@ def nest(leaves: Mapping[Place, Sourced]) -> dict[str, Any]:
     return tree
 
 
-def explain(model: type[BaseModel], error: ValidationError, leaves: Mapping[Place, Sourced]) -> tuple[str, ...]:
-    """One line per validation error: the source, what is wrong, and what the setting means."""
-    lines = []
+def explain(
+    model: type[BaseModel], error: ValidationError, leaves: Mapping[Place, Sourced], told: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """A line for each setting that can't be used: the source, what is wrong, and what the setting means. Not of a
+    source of which one of the lines `told` says it already.
+    """
+    found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         path = tuple(str(part) for part in item["loc"])
-        sourced = next((leaves[path[:n]] for n in range(len(path), 0, -1) if path[:n] in leaves), None)
+        place = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in leaves), None)
+        sourced = None if place is None else leaves[place]
         inside = [leaf.source for place, leaf in leaves.items() if path and place[: len(path)] == path]
         where = sourced.source if sourced else ", ".join(inside) or ".".join(path) or "settings"
-        message = item["msg"].removeprefix("Value error, ")
-        message = message[:1].lower() + message[1:]
+        if any(line.startswith(f"{where}: ") for line in told):
+            continue
+        message = words_of(item, written_at(model, path))
         is_shown = sourced and not _is_secret(model, path) and not CREDENTIALS.search(str(sourced.value))
         shown = f", got {str(sourced.value)[:80]!r}" if sourced and is_shown else ""
         meaning = _description(model, path)
-        lines.append(f"{where}: {message}{shown}" + (f"  ({meaning})" if meaning else ""))
-    return tuple(lines)
+        found.setdefault(where, f"{where}: {message}{shown}" + (f"  ({meaning})" if meaning else ""))
+    return tuple(found.values())
 
 
 def _read_document(file: Path) -> object:

@@ -343,9 +343,12 @@ def load_settings(
     environ = environ or {}
     named = environ.get("TICKOVER_CONFIG", "")
     gathered = gather(Settings, file or (Path(named) if named else None), flags or {}, environ)
-    if gathered.problems:
-        raise ConfigError(tuple(gathered.problems))
+    problems = tuple(gathered.problems)  # unknown names first
     try:
-        return Settings.model_validate(nest(gathered.leaves))
+        settings = Settings.model_validate(nest(gathered.leaves))
     except ValidationError as error:
-        raise ConfigError(explain(Settings, error, gathered.leaves)) from None
+        problems += explain(Settings, error, gathered.leaves, problems)
+        raise ConfigError(problems) from None
+    if problems:
+        raise ConfigError(problems)
+    return settings

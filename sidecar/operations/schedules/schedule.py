@@ -7,9 +7,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool
 
-from policies.fields import TOPIC_LENGTH_MAX, is_topic
+from policies.fields import NAME_PATTERN, TOPIC_LENGTH_MAX, is_topic
 from policies.headers import CONTROL_PREFIX, OCCURRENCE_IDS
-from policies.model import NAME_PATTERN
 from sidecar.operations.schedules.cron import BadCron, check_cron, zone_names
 
 NAME_LENGTH_MAX: Final = 1_024  # of a header

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from policies.faults.words import words_of
 from sidecar.model.version import VERSION
 from sidecar.operations.schedules import claim
 from sidecar.operations.schedules.claim import Claim
@@ -227,7 +228,7 @@ def _why(error: ValidationError) -> str:
     if place == "schedule.time_zone":
         what = f"the time zone {first['input']!s:.100} is not known here: upgrade this replica, whose tzdata lacks it"
     else:
-        what = f"this version of tickover ({VERSION}) can't read its {place}: {first['msg']}; upgrade this replica"
+        what = f"this version of tickover ({VERSION}) can't read its {place}: {words_of(first)}; upgrade this replica"
     return what[:PROBLEM_LENGTH_MAX]
 
 

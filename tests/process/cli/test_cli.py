@@ -225,6 +225,13 @@ def test_validate_works_offline_and_names_the_line(tmp_path: Path) -> None:
     bad = tickover("policies", "validate", str(tmp_path / "p.yaml"))
     assert bad.exit_code == 1
     assert "p.yaml:3:" in bad.stderr
+    (tmp_path / "p.yaml").write_text("name: A\nmatch: {topcs: [t]}\ndelay: {}\n---\nname: b\n")
+    lines = tickover("policies", "validate", str(tmp_path / "p.yaml")).stderr.splitlines()
+    assert [line.partition("p.yaml:")[2] for line in lines] == [
+        "2:16: match.topcs: unknown key; did you mean topics?",
+        "1:1: name: must be 1 to 63 of a-z 0-9 . - and begin with a letter or digit",
+        "5:1: match: is missing",
+    ]
     for command in ("validate", "apply"):
         missing = tickover("policies", command, str(tmp_path / "none.yaml"))
         assert missing.exit_code == 2

@@ -57,7 +57,11 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         (one("{default: 1_000}"), 4, "no decimal number"),
         (one("{default: 1.5}"), 4, "delay.default: a fraction needs its unit"),
         (one("{default: '1:30'}"), 4, "isn't written as on a clock"),
-        (one("\n  default: 1m\n  most: 2m"), 6, "delay.most: Extra inputs"),
+        (
+            one("\n  default: 1m\n  most: 2m"),
+            6,
+            "delay.most: unknown key; known here: default, max",
+        ),
         (one(more="retry: {attempts: 1, backoff: {kind: fixed, delay: 1s}}"), 1, "exactly one of"),
         (one(more="retry:\n  attempts: 1\n  backoff:\n    kind: exponential\n    initial: x"), 9, "initial"),
         (GOOD + "---\n" + GOOD, 21, "policy orders-retry stands twice"),
@@ -84,6 +88,27 @@ def test_an_error_names_line_and_problem(text: str, line: int, problem: str) -> 
     assert problem in str(caught.value)
     assert caught.value.line == line
     assert str(caught.value).startswith("p.yaml:")
+
+
+def test_all_faults_of_all_documents_are_told_at_once_with_their_lines() -> None:
+    text = "name: A\nmatch: {topcs: [a]}\ndelay:\n  default: soon\n  maxx: 2d\ntarget: {topic: b}\n---\nname: c\n"
+    with pytest.raises(PolicyFileError) as caught:
+        parse_policies(text, "p.yaml")
+    assert str(caught.value).splitlines() == [
+        "p.yaml:2:16: match.topcs: unknown key; did you mean topics?",
+        "p.yaml:5:3: delay.maxx: unknown key; did you mean max?",
+        "p.yaml:1:1: name: must be 1 to 63 of a-z 0-9 . - and begin with a letter or digit",
+        "p.yaml:4:3: delay.default: not a duration (write 250ms, 90s, 15m, 2h, 3d, 1h30m or PT90S)",
+        "p.yaml:8:1: match: is missing",
+    ]
+
+
+def test_of_many_faults_the_first_are_told_and_the_rest_counted() -> None:
+    with pytest.raises(PolicyFileError) as caught:
+        parse_policies("---\n".join(f"name: n{number}\n" for number in range(30)), "p.yaml")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "p.yaml: and 10 more"
 
 
 def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:

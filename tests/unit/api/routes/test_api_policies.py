@@ -9,7 +9,7 @@ import pytest
 from api.routes.explain import WAITING_MAX
 from policies.decision import Facts
 from policies.explain import Explanation, explain
-from policies.model import GLOB_TEXT_MAX, ManagedBy, glob_text_length
+from policies.model import GLOB_TEXT_MAX, ManagedBy, Policy, glob_text_length
 from policies.table import PolicyTable
 from sidecar.model.stats import Left
 from tests.unit.api_world import BASE_URL, NOW_MS, REMINDERS, RETRY, World, problem, world
@@ -152,6 +152,17 @@ def test_invalid_policy(api: World, change: dict[str, Any], type: str) -> None:
     document = problem(response, 422, type)
     if type == "invalid-body":
         assert document["errors"][0]["at"].startswith("/")
+
+
+def test_all_faults_of_a_policy_are_told_at_once_unknown_keys_first(api: World) -> None:
+    wrong = {"match": {"topcs": ["a"]}, "delay": {"default": "soon", "max": 5.5}, "more": 1}
+    response = put(api, {**REMINDERS, **wrong}, name="reminders", if_none_match="*")
+    assert problem(response, 422, "invalid-body")["errors"] == [
+        {"at": "/match/topcs", "message": "unknown key; did you mean topics?"},
+        {"at": "/more", "message": f"unknown key; known here: {', '.join(Policy.model_fields)}"},
+        {"at": "/delay/default", "message": "not a duration (write 250ms, 90s, 15m, 2h, 3d, 1h30m or PT90S)"},
+        {"at": "/delay/max", "message": "a fraction needs its unit: write 1.5s, or 2ms"},
+    ]
 
 
 def test_the_name_may_be_left_out_of_the_body(api: World) -> None:

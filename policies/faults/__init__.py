@@ -1,0 +1,1 @@
+"""Faults of what users write (policies, bodies, settings, schedules): all of them at once, each in plain words."""
