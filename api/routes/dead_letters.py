@@ -1,5 +1,6 @@
 """Dead letters over REST: pages, groups by what went wrong, and single ones. The topics themselves are read."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Annotated, Any, TypeVar
 
@@ -18,7 +19,6 @@ from sidecar.model.redrive_marks import Sent
 from sidecar.operations.dead_letters.browse import Look, Page, ReadingBusy, Shown, UnknownTopic
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.dead_letters.redrive_routing import destination
 
 router = APIRouter(tags=["dead letters"])
@@ -49,18 +49,26 @@ class Filter(Selection):
 async def list_dead_letters(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, query: Annotated[Filter, Query()]
 ) -> Response:
-    """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read."""
+    """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read.
+
+    What a letter died of is in `error_message` (as its consumer wrote it) and `detail` (of the quarantine); `error` is
+    the name of its group, without what differs from one letter to the next.
+    """
     if query.payload:
         selection = query.selection().model_dump(exclude_none=True)
         let_see(caller, trail, payload=True, topics=query.topic, selection=selection)
     page = await answered(ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor)))
-    masking = ports.letters.rules.masking if query.payload else None
     trail.note(count=len(page.letters))
-    items = [
-        {**_document(ports, letter, masking), "redriven": _sent(page.redriven.get(letter.place))}
+    # In a thread: to hide addresses in long messages takes milliseconds for each, and others call meanwhile.
+    items = await asyncio.to_thread(_listed, ports, page, query.payload)
+    return json_response({"items": items, **_progress(page)})
+
+
+def _listed(ports: Ports, page: Page, payload: bool) -> list[dict[str, Any]]:
+    return [
+        {**_document(ports, letter, payload), "redriven": _sent(page.redriven.get(letter.place))}
         for letter in page.letters
     ]
-    return json_response({"items": items, **_progress(page)})
 
 
 @router.get("/v1/dead-letters/groups")
@@ -80,13 +88,13 @@ async def get_dead_letter(
     offset: Annotated[int, Field(ge=0, le=OFFSET_MAX)],
     payload: bool = False,
 ) -> Response:
-    """One dead letter by its place."""
+    """One dead letter by its place. What it died of is in `error_message` and `detail`, as in the list."""
     if payload:
         let_see(caller, trail, payload=True)
     shown = await answered(ports.letters.one(Place(topic, partition, offset)))
     if shown is None:
         raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
-    document = _document(ports, shown.letter, ports.letters.rules.masking if payload else None)
+    document = _document(ports, shown.letter, payload)
     return json_response({**document, "redriven": _fate(shown)})
 
 
@@ -103,10 +111,11 @@ def _sent(sent: Sent | None) -> dict[str, Any] | None:
     return None if sent is None else {"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}
 
 
-def _document(ports: Ports, letter: DeadLetter, masking: Masking | None) -> dict[str, Any]:
-    """`target` is where it would go again; null: that needs to be said."""
-    document = {**letter.document(), "target": destination(letter, ports.policies.versions)}
-    return document if masking is None else {**document, "payload": masking.payload(letter)}
+def _document(ports: Ports, letter: DeadLetter, payload: bool) -> dict[str, Any]:
+    """`target` is where it would go again; null: that needs to be said. Addresses are shown with the payload alone."""
+    masking, target = ports.letters.rules.masking, destination(letter, ports.policies.versions)
+    document = {**letter.document(), **masking.cause(letter, with_addresses=payload), "target": target}
+    return {**document, "payload": masking.payload(letter)} if payload else document
 
 
 def _progress(page: Page) -> dict[str, Any]:

@@ -23,6 +23,7 @@ COLUMNS: Final = (
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Dead-letter topic; repeatable. Default: all.")]
 OpenOption = Annotated[bool, typer.Option("--open", help="Only letters that no redrive has sent.")]
 PayloadOption = Annotated[bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Long texts whole, which tables cut.")]
 CONDITIONS: Final[Options] = {
     "reason": Annotated[str | None, typer.Option(help="attempts_exhausted, expired, ... or a quarantine's reason.")],
     "fingerprint": Annotated[str | None, typer.Option(help="Of the error, as `groups` shows it.")],
@@ -49,6 +50,7 @@ def list_letters(
     only_open: OpenOption = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 100,
     payload: PayloadOption = False,
+    full: FullOption = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -61,7 +63,8 @@ def list_letters(
             items += page["items"]
             if len(items) >= limit:
                 break
-    _show(items[:limit], form, COLUMNS if not payload else (*COLUMNS, "payload"))
+    items = [_with_cause(item) for item in items[:limit]] if form is Form.TABLE else items[:limit]
+    _show(items, form, COLUMNS if not payload else (*COLUMNS, "payload"), full)
 
 
 @app.command()
@@ -103,6 +106,7 @@ def show_letter(
     context: typer.Context,
     position: Annotated[str, typer.Argument(help="topic/partition/offset, as `list` shows it.")],
     payload: PayloadOption = False,
+    full: FullOption = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -113,7 +117,10 @@ def show_letter(
         raise Failure(f"{position}: must be topic/partition/offset", Status.USAGE)
     path = "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
     with connect(context, url, token) as sidecar:
-        show(sidecar.document("GET", f"/v1/dead-letters/{path}" + ("?payload=true" if payload else "")), form)
+        letter = sidecar.document("GET", f"/v1/dead-letters/{path}" + ("?payload=true" if payload else ""))
+    if form is Form.TABLE:
+        del letter["error"]  # the name of its group, which would stand beside what it died of
+    show(letter, form, full=full)
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
@@ -191,12 +198,17 @@ def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) ->
     known["last_seen"] = max(known["last_seen"], group["last_seen"])
 
 
-def _show(items: list[dict[str, Any]], form: Form, columns: tuple[str, ...]) -> None:
+def _with_cause(letter: dict[str, Any]) -> dict[str, Any]:
+    """A letter in one line: `error` is what it died of, in place of its group's name, which `groups` shows."""
+    return {**letter, "error": letter["detail"] or letter["error_message"]}
+
+
+def _show(items: list[dict[str, Any]], form: Form, columns: tuple[str, ...], full: bool = False) -> None:
     if form is Form.TABLE:
         items = [_by_plan(item) for item in items]
         dated = ("time", "first_seen", "last_seen")
         items = [{name: utc_text(item[name]) if name in dated else item[name] for name in item} for item in items]
-    show(items, form, columns)
+    show(items, form, columns, full)
 
 
 def _by_plan(item: dict[str, Any]) -> dict[str, Any]:

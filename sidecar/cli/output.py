@@ -70,17 +70,19 @@ def say(text: str) -> None:
     print(visible(text, LINES), file=sys.stderr)
 
 
-def show(data: Any, form: Form, columns: Sequence[str] | None = None) -> None:
-    """Write plain data to stdout. In a table, `columns` picks and orders the fields of a list of mappings."""
+def show(data: Any, form: Form, columns: Sequence[str] | None = None, full: bool = False) -> None:
+    """Write plain data to stdout. In a table, `columns` picks and orders the fields of a list of mappings, and long
+    texts are cut unless it is `full`.
+    """
     match form:
         case Form.JSON:
             print(visible_json(json.dumps(data, indent=2, ensure_ascii=False)))
         case Form.YAML:
             print(_yaml(data), end="")
         case Form.TABLE if isinstance(data, Mapping):
-            _print(_pairs(data))
+            _print(_pairs(data, full))
         case Form.TABLE:
-            _print(_rows(data, columns or _all_columns(data)))
+            _print(_rows(data, columns or _all_columns(data), full))
 
 
 def show_items(
@@ -137,17 +139,17 @@ def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], full: bool) -> Table:
     table = Table(*(name.replace("_", " ").upper() for name in columns), box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(name))) for name in columns))
+        table.add_row(*(Text(_cell(row.get(name), full)) for name in columns))
     return table
 
 
-def _pairs(data: Mapping[str, Any]) -> Table:
+def _pairs(data: Mapping[str, Any], full: bool) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in _flat(data).items():
-        table.add_row(Text(_cell(name), style="bold"), Text(_cell(value)))
+        table.add_row(Text(_cell(name), style="bold"), Text(_cell(value, full)))
     return table
 
 
@@ -161,8 +163,8 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _cell(value: Any) -> str:
-    """A value in one line. Control characters are escaped: what is shown may come from anybody."""
+def _cell(value: Any, full: bool = False) -> str:
+    """A value in one line, cut unless it is `full`. Control characters are escaped: it may come from anybody."""
     match value:
         case None:
             text = "-"
@@ -173,4 +175,4 @@ def _cell(value: Any) -> str:
         case _:
             text = json.dumps(value, ensure_ascii=False)
     text = visible(text)
-    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."
+    return text if full or len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."

@@ -6,7 +6,7 @@ clears a screen, forges a line of a log, or shows something else than there is. 
 """
 
 import re
-from ipaddress import ip_address
+from socket import AF_INET, AF_INET6, inet_pton
 from typing import Final
 
 LINES: Final = "\n\t"  # what our own words may have: they consist of lines
@@ -21,6 +21,7 @@ _TOKEN: Final = re.compile(
 _HOST: Final = re.compile(r"[a-z0-9_][\w-]{0,62}(?:\.[a-z0-9_][\w-]{0,62}){0,9}", re.IGNORECASE)
 _PORT_DIGITS: Final = range(2, 6)
 _LINE_DIGITS_MAX: Final = 3  # `status:503` names no port
+_IP: Final = re.compile(r"[0-9a-f:.]{2,45}", re.IGNORECASE)
 _OBJECT: Final = re.compile(r"[0-9a-f]{6,}", re.IGNORECASE)  # behind @: `Order@6d06d69c` is an object, no mailbox
 # Last parts of names: of hosts with one dot, and of files with code, whose lines look like ports.
 _DOMAINS: Final = frozenset((
@@ -92,8 +93,11 @@ def _is_address(token: str) -> bool:
 
 
 def _is_ip(text: str) -> bool:
+    address = text.strip("[]").partition("%")[0]
+    if not _IP.fullmatch(address):  # most words are no address, and the exception that says so takes long
+        return False
     try:
-        ip_address(text.strip("[]").partition("%")[0])
-    except ValueError:
+        inet_pton(AF_INET6 if ":" in address else AF_INET, address)
+    except OSError:
         return False
     return True

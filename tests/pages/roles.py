@@ -15,8 +15,8 @@ another role. *Recorded* calls, and all refusals, are records in the audit topic
 Roles and tokens: [security of the API](../api-security.md).
 
 What is looked for: {kinds}.
-Lists have error texts without numbers, quoted text, paths and addresses. What a payload shows is masked by
-`dead_letters.mask`.
+Error messages are shown without addresses unless the payload is asked for, names of groups also without numbers, quoted
+text and paths. Messages and payloads are masked by `dead_letters.mask`.
 
 """
 

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from policies.glob import compile_globs
 from policies.headers import REDRIVE_SOURCE
 from policies.table import PolicyTable
-from sidecar.model.fingerprint import shown
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
@@ -125,11 +124,13 @@ class Browser:
         limits: Limits,
         monotonic_s: Callable[[], float],
         sent: Find,
+        masking: Masking,
     ) -> None:
         self._log = log
         self._limits = limits
         self._monotonic_s = monotonic_s
         self._sent = sent
+        self._masking = masking
 
     def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
         """Up to `count` letters from `start` on. Raises LettersUnavailable."""
@@ -151,7 +152,7 @@ class Browser:
             group = found.get(key)
             if group is None:
                 found[key] = Group(
-                    letter.place.topic, letter.reason, letter.error_class, shown(letter.message), key[2],
+                    letter.place.topic, letter.reason, letter.error_class, self._masking.group_name(letter), key[2],
                     1, letter.timestamp_ms, letter.timestamp_ms, letter.place, int(sent is not None),
                 )  # fmt: skip
                 if len(found) == GROUPS_MAX:
@@ -322,7 +323,7 @@ class Reading:
         return topics or known
 
     def _browser(self, log: LetterLog, topics: Sequence[str]) -> Browser:
-        return Browser(log, self.rules.limits, time.monotonic, self._redriven.of(topics))
+        return Browser(log, self.rules.limits, time.monotonic, self._redriven.of(topics), self.rules.masking)
 
     async def _ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
         if self._waiting >= WAITING_MAX:

@@ -24,7 +24,7 @@ from policies.headers import (
     REDRIVE_PLAN,
     SOURCE,
 )
-from sidecar.model.fingerprint import fingerprint, shown
+from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import headers_of
 from sidecar.model.record import Headers, Place
 
@@ -41,12 +41,13 @@ class DeadLetter(NamedTuple):
     value: bytes | None
     headers: Headers | None
 
+    def last(self, name: str) -> bytes | None:
+        """Value of the last header of this name; None when there is none, or it is null."""
+        return next((value for found, value in reversed(self.headers or ()) if found == name), None)
+
     def text(self, name: str) -> str:
         """The last header of this name as text; empty when there is none."""
-        for found, value in reversed(self.headers or ()):
-            if found == name:
-                return (value or b"").decode(errors="replace")
-        return ""
+        return (self.last(name) or b"").decode(errors="replace")
 
     @property
     def reason(self) -> str:
@@ -83,7 +84,7 @@ class DeadLetter(NamedTuple):
         return int(text) if text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX else 0
 
     def document(self) -> dict[str, Any]:
-        """JSON document of the letter without its payload, as REST shows it."""
+        """JSON document of the letter without its payload and what it died of, as REST shows it."""
         return {
             "position": str(self.place),
             "topic": self.place.topic,
@@ -92,7 +93,6 @@ class DeadLetter(NamedTuple):
             "time": self.timestamp_ms,
             "reason": self.reason or None,
             "error_class": self.error_class or None,
-            "error": shown(self.message) or None,
             "fingerprint": self.fingerprint,
             "policy": self.policy or None,
             "attempt": _number(self.text(ATTEMPT)),

@@ -2,6 +2,8 @@
 
 A rule is a glob over names, in any case: of JSON fields at any depth, of headers, and `key` and `value` for a key or
 value that is no JSON object or list. Not over contents: a pattern that finds secrets in free text promises too much.
+
+What a letter died of is shown without its payload, too, by the rules for that header; addresses in it are then hidden.
 """
 
 import fnmatch
@@ -19,6 +21,7 @@ from policies.headers import (
     DELIVER_AT,
     DETAIL,
     DUE,
+    ERROR_MESSAGE,
     EXPIRES_AT,
     FIRST_FAILURE,
     IF_OFFSET,
@@ -34,10 +37,13 @@ from policies.headers import (
     TARGET,
     TARGET_PARTITION,
 )
+from sidecar.model.fingerprint import shown
+from sidecar.model.foreign_text import without_addresses
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 
 MASK: Final = "***"
 SHOWN_BYTES_MAX: Final = 65_536
+CAUSE_LENGTH_MAX: Final = 8_192  # characters of an error message; what tickover has emitted has no more
 NAME_LENGTH_MAX: Final = 256
 DEPTH_MAX: Final = 50
 # Headers that no rule masks: positions, times, reasons. Anybody may invent others that begin like them, and what stands
@@ -59,6 +65,39 @@ class Masking:
         """Key, value and headers as plain data."""
         headers = [[name, self._header(name, value)] for name, value in letter.headers or ()]
         return {"key": self.part("key", letter.key), "value": self.part("value", letter.value), "headers": headers}
+
+    def cause(self, letter: DeadLetter, with_addresses: bool) -> dict[str, str | None]:
+        """Words about the end of a letter: its consumer's `error_message`, the quarantine's `detail`, and `error`, the
+        name of its group. None where it has none.
+
+        Without addresses `<address>` stands for each in the message. The detail is tickover's own words.
+        """
+        message, detail = self._words(ERROR_MESSAGE, letter.last(ERROR_MESSAGE)), letter.text(DETAIL)
+        cut = message[:CAUSE_LENGTH_MAX]
+        return {
+            "error": self.group_name(letter) or None,
+            "error_message": (cut if with_addresses else without_addresses(cut)) or None,
+            "detail": detail[:CAUSE_LENGTH_MAX] or None,
+        }
+
+    def group_name(self, letter: DeadLetter) -> str:
+        """Words that letters which failed alike have in common of message or detail; empty where they have neither."""
+        is_masked = self._masks(ERROR_MESSAGE) and letter.last(ERROR_MESSAGE)
+        return MASK if is_masked else shown(letter.message)
+
+    def _words(self, name: str, data: bytes | None) -> str:
+        """A header as text; bytes that aren't UTF-8 are U+FFFD. JSON stays JSON, masked where a rule says so."""
+        if data is None or self.shows(name, data):
+            return (data or b"").decode()
+        match self.part(name, data):
+            case str(text):
+                return text
+            case {"bytes": int(count)} if count == len(data) > SHOWN_BYTES_MAX:
+                return f"({count} bytes)"
+            case {"bytes": int(count)} if count == len(data):
+                return data.decode(errors="replace")
+            case masked:
+                return json.dumps(masked, ensure_ascii=False)
 
     def shows(self, name: str, data: bytes | None) -> bool:
         """Whether all of it may be shown as it is."""

@@ -25,11 +25,27 @@ def test_list_groups_and_show(tickover: Terminal) -> None:
     assert most["first_seen"] < most["last_seen"]
     assert len(tickover.data("dead-letters", "list", "--fingerprint", least["fingerprint"])) == 1
     table = tickover("dead-letters", "list", "--limit", "1").stdout
-    assert "port <n>" in table
+    assert "port 0" in table
     assert "2027-01-15T08:00:00.000Z" in table
     assert tickover.data("dead-letters", "show", "orders-dlq/0/3")["offset"] == 3
     assert tickover.data("dead-letters", "show", "orders-dlq/0/3", "--payload")["payload"]["value"] == {"secret": "***"}
     assert tickover.data("dead-letters", "list", "--limit", "1", "--payload")[0]["payload"]["key"] == "k"
+
+
+def test_what_letters_died_of_is_cut_in_a_table_unless_it_is_to_be_full(tickover: Terminal) -> None:
+    there, message = tickover.there.letters, " ".join(f"order-{n}" for n in range(100))
+    there.add("orders-dlq", dead(error_message=message))
+    there.add("tickover.quarantine", dead("bad_header", detail="tickover-delay is 4711x"))
+    assert "tickover-delay is 4711x" in tickover("dead-letters", "list").stdout
+    assert "tickover-delay is 4711x" in tickover("dead-letters", "show", "tickover.quarantine/0/0").stdout
+    for command in (["list", "--topic", "orders-dlq"], ["show", "orders-dlq/0/0"]):
+        cut, whole = (tickover("dead-letters", *command, *more).stdout for more in ([], ["--full"]))
+        assert "order-10 " in cut
+        assert "order-99" not in cut
+        assert "order-99" in whole
+        assert "order-<n>" not in cut + whole  # the name of the group
+        data = tickover.data("dead-letters", *command)
+        assert (data[0] if isinstance(data, list) else data)["error_message"] == message
 
 
 def test_open_letters(tickover: Terminal) -> None:

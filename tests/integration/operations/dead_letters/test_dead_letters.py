@@ -60,6 +60,7 @@ def test_what_is_given_up_is_found_with_its_reason(site: Site, sidecar: Sidecar)
     [letter] = letters(sidecar, query)
     assert letter["reason"] == "not_retryable"
     assert letter["error"] == "order <n> is void"
+    assert letter["error_message"] == "order 4711 is void"
     assert letter["source"] == letter["origin"] == place(report).decode()
     assert letter["payload"]["value"] == {"password": "***", "n": 1}
     one = sidecar.answer("GET", f"/v1/dead-letters/{letter['position']}").json()

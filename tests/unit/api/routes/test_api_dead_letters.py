@@ -43,6 +43,27 @@ def test_pages_of_dead_letters() -> None:
         assert api.audited == []
 
 
+def test_what_letters_died_of_is_told_to_the_role_read(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        message = 'order 4711 is "void" at db.prod.internal:5432'
+        api.letters.add("orders-dlq", dead(error_message=message))
+        api.letters.add("tickover.quarantine", dead("no_policy", detail="no policy matches 'orders-7'"))
+        reader, writer = bearer(given[Role.READ]), bearer(given[Role.WRITE])
+        items = api.call("GET", "/v1/dead-letters", headers=reader).json()["items"]
+        assert [(one["error"], one["error_message"], one["detail"]) for one in items] == [
+            ("order <n> is <text> at <address>", 'order 4711 is "void" at <address>', None),
+            ("no policy matches <text>", None, "no policy matches 'orders-7'"),
+        ]
+        one = "/v1/dead-letters/orders-dlq/0/0"
+        shown = {
+            caller["authorization"]: api.call("GET", one + query, headers=caller).json()["error_message"]
+            for caller, query in ((reader, ""), (writer, "?payload=true"))
+        }
+        assert list(shown.values()) == ['order 4711 is "void" at <address>', message]
+        assert [record["actor"] for record in api.audited] == ["WRITE"]
+
+
 def test_filters() -> None:
     with world() as api:
         filled(api)

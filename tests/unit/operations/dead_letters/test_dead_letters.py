@@ -11,7 +11,7 @@ from policies.model import Policy, Versioned
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
-from sidecar.operations.dead_letters.masking import MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
+from sidecar.operations.dead_letters.masking import CAUSE_LENGTH_MAX, MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
 from sidecar.operations.dead_letters.redrive_routing import destination
 from tests.pages.headers import defined
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
@@ -37,7 +37,6 @@ def test_a_letter_says_why_it_is_dead() -> None:
     headers = dead(error_class="IOError", error_message="port 80 closed", origin="o/0/1", first_failure="12", id="i")
     document = letter([("mine", b"x"), *headers]).document()
     assert document["position"] == "orders-dlq/1/5"
-    assert document["error"] == "port <n> closed"
     assert [document[name] for name in ("attempt", "first_failure", "reason", "origin", "id", "redrives")] == [
         6, 12, "attempts_exhausted", "o/0/1", "i", 0,
     ]  # fmt: skip
@@ -53,6 +52,49 @@ def test_letters_of_others_have_gaps(headers: Any) -> None:
     json.dumps(document)
     assert document["redrives"] == 0
     assert document["attempt"] is None
+
+
+def cause(headers: Any, *rules: str, with_addresses: bool = False) -> dict[str, str | None]:
+    return Masking(rules).cause(letter(headers), with_addresses=with_addresses)
+
+
+def test_a_letter_says_what_it_died_of_as_it_came() -> None:
+    message = 'order 4711 is "void", see /var/log/a'
+    assert cause(dead(error_message=message)) == {
+        "error": "order <n> is <text>, see <path>", "error_message": message, "detail": None,
+    }  # fmt: skip
+    detail = "tickover-delay: 'x' at db.prod.internal is no duration"
+    assert cause(dead("bad_header", detail=detail))["detail"] == detail
+    assert cause(dead("bad_header", detail=detail, error_message="e 1"))["error_message"] == "e 1"
+    assert cause([]) == cause(None) == {"error": None, "error_message": None, "detail": None}
+    assert cause([(ERROR_MESSAGE, b"first"), (ERROR_MESSAGE, b"last")])["error_message"] == "last"
+    assert cause([(ERROR_MESSAGE, b"n\xe3o 1")])["error_message"] == "n\ufffdo 1"
+    assert cause([(ERROR_MESSAGE, b"[" * 100_000)])["error_message"] == "(100000 bytes)"
+    assert cause([(ERROR_MESSAGE, b"x" * (CAUSE_LENGTH_MAX + 1))])["error_message"] == "x" * CAUSE_LENGTH_MAX
+
+
+def test_addresses_in_what_it_died_of_are_hidden_where_the_payload_is() -> None:
+    headers = dead(error_message="amqp://me:word@mq/v: alice@corp.example was refused by 10.0.0.3:5432")
+    assert cause(headers)["error_message"] == "<address>: <address> was refused by <address>"
+    assert cause(headers, with_addresses=True)["error_message"] == headers[-1][1].decode()  # type: ignore[union-attr]
+
+
+def test_rules_mask_what_it_died_of() -> None:
+    headers = dead(error_message="card 4711 is void")
+    for rule in (ERROR_MESSAGE, "*MESSAGE", "*"):
+        assert cause(headers, rule, with_addresses=True) == {"error": MASK, "error_message": MASK, "detail": None}
+    assert cause(headers, "*card*", "error_message")["error_message"] == "card 4711 is void"  # rules are of names
+    structured = dead(error_message='{"code": 1, "password": "word"}')
+    assert json.loads(cause(structured, "*password*")["error_message"] or "") == {"code": 1, "password": MASK}
+    assert cause(structured)["error_message"] == '{"code": 1, "password": "word"}'
+    twice = dead(error_message='{"password": "first-word", "password": 1}')
+    assert "first-word" not in (cause(twice, "*password*")["error_message"] or "")
+    assert cause(dead("loop", detail="t is its own target"), "*")["detail"] == "t is its own target"
+    log = MemoryLetterLog()
+    log.add("a-dlq", headers)
+    browser = Browser(log, Limits(9, 9.0), lambda: 0.0, lambda _: None, Masking((ERROR_MESSAGE,)))
+    [group], _ = browser.groups(["a-dlq"], Look(Selection()), None)
+    assert group.error == MASK
 
 
 def test_places_are_read_back() -> None:
@@ -163,7 +205,7 @@ def test_topics_of_dead_letters() -> None:
 
 
 def browser_of(log: MemoryLetterLog, records: int, seconds: float, now_s: Callable[[], float] = lambda: 0.0) -> Browser:
-    return Browser(log, Limits(records, seconds), now_s, lambda _: None)
+    return Browser(log, Limits(records, seconds), now_s, lambda _: None, Masking(()))
 
 
 def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[DeadLetter]], list[int]]:
