@@ -5,6 +5,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 venv := .venv
+ready-run := $(venv)/.ready-run
 ready := $(venv)/.ready
 ready-pipeline := $(venv)/.ready-pipeline
 reports := reports
@@ -22,24 +23,32 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: setup
-setup: $(ready) ## Create .venv with the locked dependencies and the tickover command
+setup: $(ready) ## Create .venv with the locked dependencies, the tools of developers included, and the tickover command
 	@:
 
-$(ready): requirements/dev.txt pyproject.toml
+$(ready): requirements/dev.txt $(ready-run)
+	@$(venv)/bin/python requirements/install requirements/dev.txt
+	@$(compile)
+	@touch $(ready)
+
+# Nothing of the tools for developers: the first table of the demo is on the screen in half the time.
+$(ready-run): requirements/run.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tickover needs Python 3.11 or newer")'
 	@test -x $(venv)/bin/python || { echo "creating $(venv)"; $(PYTHON) -m venv $(venv); }
-	@echo "installing the locked dependencies"
-	@$(venv)/bin/python -m pip install --quiet --no-input --require-hashes --requirement requirements/dev.txt
+	@$(venv)/bin/python requirements/install requirements/run.txt requirements/build.txt
 	@$(venv)/bin/python -m pip install --quiet --no-input --no-deps --no-build-isolation --editable .
-	@touch $(ready)
+	@touch $(ready-run)
+
+# What pip does by itself, on all processors. Some packages bring files for other Pythons, which don't compile.
+compile = $(venv)/bin/python -m compileall -q -q -j 0 $(venv)/lib || true
 
 .PHONY: setup-pipeline
 setup-pipeline: $(ready-pipeline) ## Add what the jobs on Spark need to .venv (700 MB)
 	@:
 
 $(ready-pipeline): requirements/pipeline.txt $(ready)
-	@echo "installing the locked dependencies of the pipeline (Spark: a minute)"
-	@$(venv)/bin/python -m pip install --quiet --no-input --require-hashes --requirement requirements/pipeline.txt
+	@$(venv)/bin/python requirements/install requirements/pipeline.txt
+	@$(compile)
 	@touch $(ready-pipeline)
 
 archive := build/tickover.zip
@@ -51,7 +60,7 @@ pipeline-archive: setup ## Build build/tickover.zip: tickover's packages, for sp
 	@mv $(dir $(archive))wheel/tickover-*.whl $(archive) && rmdir $(dir $(archive))wheel
 
 .PHONY: run
-run: setup ## Start everything on this machine with a live demo
+run: $(ready-run) ## Start everything on this machine with a live demo
 	@$(venv)/bin/tickover demo
 
 .PHONY: test
@@ -227,7 +236,7 @@ down: ## Stop the containers of `make up` and delete their data
 comma := ,
 compose = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-data/tokens.yaml: | $(ready)
+data/tokens.yaml: | $(ready-run)
 	@mkdir -p data
 	@$(venv)/bin/python -c 'from pathlib import Path; from api.access.auth import new_token; \
 	token, digest = new_token(); \

@@ -8,10 +8,13 @@ import base64
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +24,9 @@ from xml.etree import ElementTree
 from sidecar.embedded.child import Child, free_port
 
 FETCH_TIMEOUT_S = 600
+JARS_MB = 45
+PROGRESS_INTERVAL_S = 5.0
+MAVEN_LINES_MAX = 50  # kept for when it fails
 JAVA_MAJOR_MIN = 17
 START_TIMEOUT_S = 120.0  # three of them at once on a busy machine of two cores need a part of it
 STOP_TIMEOUT_S = 20.0
@@ -31,6 +37,9 @@ _POM = Path(__file__).with_name("pom.xml")
 _NAMESPACE = {"m": "http://maven.apache.org/POM/4.0.0"}
 _POLL_S = 0.05
 _STARTED = b"Kafka Server started"
+# A line of Maven's for each file: its name and size. Files of its own tools are among them.
+_FETCHED = re.compile(r"Downloaded from \S+ \S*/(\S+\.jar) \(([\d.]+) (B|kB|MB)\b")
+_UNITS = {"B": 1, "kB": 1e3, "MB": 1e6}
 
 _PROPERTIES = {
     "process.roles": "broker,controller",
@@ -114,8 +123,8 @@ def fetch_jars(progress: Progress = silent) -> Path:
     with _locked(directory.with_suffix(".lock")):
         # Another process may have fetched them while this one waited for the lock.
         if not marker.exists():
-            progress(f"Fetching Kafka {kafka_version()} by Maven (about 45 MB, once)")
-            _copy_dependencies(directory)
+            progress(f"Fetching Kafka {kafka_version()} by Maven (about {JARS_MB} MB, once)")
+            _copy_dependencies(directory, progress)
             marker.touch()
     return directory
 
@@ -133,16 +142,41 @@ def _run(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[st
     )
 
 
-def _copy_dependencies(directory: Path) -> None:
-    command = ["mvn", "-B", "-q", "-f", str(_POM), "dependency:copy-dependencies"]
+def _copy_dependencies(directory: Path, progress: Progress) -> None:
+    command = ["mvn", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={directory}"]
     try:
-        result = _run(command, FETCH_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        status, last_words = _follow(command, progress)
+    except OSError as error:
         raise KafkaUnavailable(f"Maven could not fetch Kafka: {error}") from error
-    if result.returncode != 0:
-        words = " ".join(result.stdout.split())[:500]
+    if status != 0:
+        words = " ".join(" ".join(last_words).split())[:500]
         raise KafkaUnavailable(f"Maven could not fetch Kafka: {words}")
+
+
+def _follow(command: list[str], progress: Progress) -> tuple[int, list[str]]:
+    """Run Maven, and tell every few seconds what it has fetched. Returns its status and the errors, or the last lines,
+    of what it said. Ended by force after `FETCH_TIMEOUT_S`. Raises OSError."""
+    said: deque[str] = deque(maxlen=MAVEN_LINES_MAX)
+    fetched_bytes, next_s = 0.0, time.monotonic() + PROGRESS_INTERVAL_S
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as maven:
+        limit = threading.Timer(FETCH_TIMEOUT_S, maven.kill)
+        limit.start()
+        assert maven.stdout is not None
+        for line in maven.stdout:
+            said.append(line)
+            if found := _FETCHED.search(line):
+                fetched_bytes += float(found[2]) * _UNITS[found[3]]
+                if time.monotonic() >= next_s:
+                    next_s = time.monotonic() + PROGRESS_INTERVAL_S
+                    progress(f"Fetching Kafka: {fetched_bytes / 1e6:.0f} of about {JARS_MB} MB, now {found[1]}")
+        is_over = not limit.is_alive()
+        limit.cancel()
+    if is_over:
+        return maven.returncode, [f"it took longer than {FETCH_TIMEOUT_S} s"]
+    return maven.returncode, [line for line in said if line.startswith("[ERROR]")] or list(said)
 
 
 def _cache_directory() -> Path:

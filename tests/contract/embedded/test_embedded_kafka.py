@@ -103,12 +103,25 @@ def test_jars_are_fetched_once_and_a_broken_fetch_is_not_taken_for_whole(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(KafkaUnavailable, match="no such artifact"):
         java_kafka.fetch_jars()
-    install(tmp_path, "mvn", f'echo called >>{tmp_path}/calls\nmkdir -p "${{7#*=}}"')
+    monkeypatch.setattr(java_kafka, "PROGRESS_INTERVAL_S", 0.0)
+    fetched = "[INFO] Downloaded from central: .../kafka/4/kafka-4.jar (5.3 MB at 2.1 MB/s)"
+    install(tmp_path, "mvn", f'echo called >>{tmp_path}/calls\necho "{fetched}"\nmkdir -p "${{6#*=}}"')
     told: list[str] = []
     directory = java_kafka.fetch_jars(told.append)
     assert java_kafka.fetch_jars(told.append) == directory
     assert (tmp_path / "calls").read_text() == "called\n"
-    assert len(told) == 1
+    assert told[1:] == ["Fetching Kafka: 5 of about 45 MB, now kafka-4.jar"]
+    assert directory.is_dir()
+
+
+def test_a_fetch_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(tmp_path, "java", "echo 'openjdk version \"17.0.1\"' >&2")
+    install(tmp_path, "mvn", "exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(java_kafka, "FETCH_TIMEOUT_S", 0.1)
+    with pytest.raises(KafkaUnavailable, match="took longer than"):
+        java_kafka.fetch_jars()
 
 
 def test_free_ports_lie_outside_the_range_of_outgoing_connections() -> None:
