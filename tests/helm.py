@@ -14,6 +14,8 @@ from tests.source import ROOT
 
 CHART: Final = ROOT / "charts" / "tickover"
 EXAMPLE: Final = ROOT / "examples" / "helm-sidecar"
+# What `helm dependency update` makes, where somebody follows docs/kubernetes.md in this checkout.
+NOT_OF_THE_CHECKOUT: Final = shutil.ignore_patterns("*.tgz", "Chart.lock")
 # Native sidecars are there from 1.29 on, so the first takes the plain container.
 VERSIONS: Final = ("1.28.0", "1.33.0", "1.37.0")
 
@@ -69,7 +71,7 @@ def containers(documents: list[Document]) -> Iterator[tuple[Document, Document]]
 def example(place: Path) -> Path:
     """The chart of a user who takes tickover into his pods, with what it depends on, below `place`."""
     chart = place / "examples" / EXAMPLE.name
-    shutil.copytree(EXAMPLE, chart)
+    shutil.copytree(EXAMPLE, chart, ignore=NOT_OF_THE_CHECKOUT)
     shutil.copytree(CHART, place / "charts" / CHART.name)
-    helm("dependency", "build", str(chart))
+    helm("dependency", "update", str(chart))
     return chart

@@ -1,5 +1,7 @@
 """The chart as helm renders it, against the schemas of three versions of Kubernetes."""
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,21 @@ import yaml
 
 from api.access.auth import Caller, Role, load_tokens
 from policies.file import parse_policies
-from tests.helm import CHART, VERSIONS, Document, NotRendered, containers, example, helm, kinds, one, render
+from tests.helm import (
+    CHART,
+    EXAMPLE,
+    NOT_OF_THE_CHECKOUT,
+    VERSIONS,
+    Document,
+    NotRendered,
+    containers,
+    example,
+    helm,
+    kinds,
+    one,
+    render,
+)
+from tests.source import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -134,6 +150,34 @@ def test_a_pod_with_the_sidecar_has_a_token_that_the_sidecar_knows(sidecar_chart
     reference = {"name": "shop-tickover-callers", "key": "token"}
     assert shop["env"] == [{"name": "TICKOVER_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
     assert {"name": "tickover-tokens", "secret": {"secretName": "shop-tickover-callers"}} in pod["volumes"]
+
+
+def commands_of(title: str) -> list[list[str]]:
+    """Commands for helm in a section of the page, in their order."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    text = page.partition(f"## {title}\n")[2].partition("\n## ")[0].replace("\\\n", " ")
+    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith("helm ")]
+
+
+def test_the_example_of_a_sidecar_can_be_followed_as_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a fresh checkout; what the last command would install is rendered, for want of a cluster."""
+    for chart in (CHART, EXAMPLE):
+        shutil.copytree(ROOT / chart, tmp_path / chart.relative_to(ROOT), ignore=NOT_OF_THE_CHECKOUT)
+    monkeypatch.chdir(tmp_path)
+    *before, last = commands_of("As a sidecar in your own pods")
+    assert last[0] == "install"
+    with pytest.raises(NotRendered, match="missing in charts/ directory: tickover"):
+        helm("template", *last[1:])
+    for command in before:
+        helm(*command)
+    images = [image for image in re.findall(r"image: (\S+)", helm("template", *last[1:])) if image]
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
+    assert {image.strip('"') for image in images} == {
+        "registry.example/shop:1.0.0",
+        f"registry.example/tickover:{version}",
+    }
 
 
 def test_only_a_pod_that_keeps_its_name_gives_it_to_the_instance(sidecar_chart: Path) -> None:
