@@ -11,6 +11,7 @@ from confluent_kafka.admin import NewTopic, TopicMetadata
 
 from policies.errors import PolicyStoreUnavailable
 from policies.kafka_clients import AdminClient
+from policies.topic.kafka_tools import tools_of
 
 ASK_TIMEOUT_S: Final = 5.0
 PAUSE_S: Final = 0.05
@@ -32,7 +33,7 @@ def ensure_topic(settings: Mapping[str, str], topic: str, replication_factor: in
     admin = AdminClient(dict(settings))
     found = _find(admin, topic, deadline_s)
     if found is None:
-        _create(admin, topic, replication_factor, timeout_s)
+        _create(admin, settings, topic, replication_factor, timeout_s)
         while (found := _find(admin, topic, deadline_s)) is None:
             if time.monotonic() > deadline_s:
                 raise PolicyStoreUnavailable(f"topic {topic} was created, but no broker shows it yet")
@@ -55,18 +56,20 @@ def _find(admin: AdminClient, topic: str, deadline_s: float) -> TopicMetadata | 
             _logger.warning("no answer from Kafka yet: %s", error.args[0])
 
 
-def _create(admin: AdminClient, topic: str, replication_factor: int, timeout_s: float) -> None:
+def _create(
+    admin: AdminClient, settings: Mapping[str, str], topic: str, replication_factor: int, timeout_s: float
+) -> None:
     def create(wanted: NewTopic) -> KafkaError | None:
         try:
             return refusal_of(admin.create_topics([wanted], request_timeout=timeout_s)[topic], timeout_s + 1)
         except TimeoutError as error:
-            raise PolicyStoreUnavailable(_advice(topic, "no answer")) from error
+            raise PolicyStoreUnavailable(_advice(settings, topic, "no answer")) from error
 
     wanted = NewTopic(topic, 1, replication_factor, config=dict(TOPIC_SETTINGS))
     error, taken = created_as_taken(create, wanted, lambda: len(admin.list_topics(timeout=timeout_s).brokers))
     tell_taken(wanted, taken)
     if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-        raise PolicyStoreUnavailable(_advice(topic, str(error)))
+        raise PolicyStoreUnavailable(_advice(settings, topic, str(error)))
 
 
 def refusal_of(created: "Future[None]", seconds: float) -> KafkaError | None:
@@ -124,9 +127,8 @@ def _alternatives(wanted: NewTopic) -> Iterator[NewTopic]:
                 yield NewTopic(wanted.topic, wanted.num_partitions, replicas, config=config)
 
 
-def _advice(topic: str, problem: str) -> str:
+def _advice(settings: Mapping[str, str], topic: str, problem: str) -> str:
     options = " ".join(f"--config {key}={value}" for key, value in TOPIC_SETTINGS.items())
-    return (
-        f"topic {topic} is missing and cannot be created ({problem}); "
-        f"create it: kafka-topics.sh --create --topic {topic} --partitions 1 {options}"
-    )
+    tools = tools_of(settings)
+    command = tools.command("kafka-topics.sh", f"--create --topic {topic} --partitions 1 {options}")
+    return f"topic {topic} is missing and cannot be created ({problem}); create it:\n{command}{tools.note}"

@@ -108,10 +108,12 @@ def _topics(file: str) -> list[str]:
 
 
 def _show_commands(found: Rights, redis: RedisRights, principal: str, settings: Settings) -> None:
-    bootstrap = "localhost:9092" if settings.kafka.embedded else settings.kafka.bootstrap_servers
-    for line in kafka_commands(found.rights, principal, bootstrap):
+    tools = settings.kafka.tools
+    for line in kafka_commands(found.rights, principal, tools):
         print(line)
     print(redis_command(redis, settings.redis.username or REDIS_USER))
+    if tools.login:
+        say(tools.note.strip())
 
 
 def _show_rights(found: Rights, redis: RedisRights, form: Form) -> None:

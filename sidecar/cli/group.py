@@ -63,7 +63,7 @@ def rename(
     except RenameRefusedError as error:
         raise Failure(str(error), Status.CONFLICT) from None
     except (RenameError, OverflowUnavailable) as error:
-        raise Failure(f"{error}; repeat the command, it goes on where it was") from None
+        raise Failure(f"{error}\nrepeat the command: it goes on where it was") from None
 
 
 def clients_of(new: Settings, redis: object, progress: Callable[[str, int, int], None]) -> Clients:

@@ -20,6 +20,7 @@ from typing import Final, Literal, NamedTuple
 from policies.glob import is_exact
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
+from policies.topic.kafka_tools import KafkaTools
 from sidecar.settings.redis import CLUSTER, SENTINEL, read_redis_url
 from sidecar.settings.settings import Settings
 
@@ -302,18 +303,18 @@ def redis_rights(settings: Settings) -> RedisRights:
     return RedisRights(keys, (f"tickover:{group}:questions",), tuple(sorted(commands)))
 
 
-def kafka_commands(rights: Iterable[Right], principal: str, bootstrap: str) -> Iterator[str]:
+def kafka_commands(rights: Iterable[Right], principal: str, tools: KafkaTools) -> Iterator[str]:
     """Lines for a shell: one for all rights that differ in the name only."""
     alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for right in rights:
         alike.setdefault((right.resource, right.pattern.kind, right.operations), []).append(right.pattern.name)
     for (resource, kind, operations), names in alike.items():
-        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
+        words = ["--add", "--allow-principal", principal]
         for operation in operations:
             words += ["--operation", operation]
         for name in names:
             words += [f"--{resource}", name]
-        yield shlex.join([*words, "--resource-pattern-type", kind])
+        yield tools.command("kafka-acls.sh", shlex.join([*words, "--resource-pattern-type", kind]))
 
 
 def redis_command(rights: RedisRights, user: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from policies.topic.kafka_tools import KafkaTools
 from sidecar.doctor.acl import Operation, Right, kafka_commands, literal
 
 
@@ -34,7 +35,7 @@ class Cluster:
     `hidden` are topics that `principal` may not see: whether they are there isn't known.
     """
 
-    bootstrap: str
+    tools: KafkaTools
     brokers: int
     topics: Mapping[str, TopicFacts]
     producer_bytes_max: int
@@ -47,7 +48,7 @@ class Cluster:
     def allow(self, topic: str, operation: Operation) -> str:
         """The command that gives a right."""
         right = Right("topic", literal(topic), (operation,), "")
-        [command] = kafka_commands([right], self.principal, self.bootstrap)
+        [command] = kafka_commands([right], self.principal, self.tools)
         return command
 
     def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
@@ -55,16 +56,18 @@ class Cluster:
         asked = {name: self.taken.get(name, value) for name, value in (config or {}).items()}
         options = "".join(f" --config {name}={value}" for name, value in asked.items() if value is not None)
         factor = f" --replication-factor {replicas}" if replicas > 0 and self.takes_replicas else ""
-        return (
-            f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
-            f" --partitions {partitions}{factor}{options}"
+        return self.tools.command(
+            "kafka-topics.sh", f"--create --topic {topic} --partitions {partitions}{factor}{options}"
         )
+
+    def widen(self, topic: str, partitions: int) -> str:
+        """The command that gives a topic more partitions."""
+        return self.tools.command("kafka-topics.sh", f"--alter --topic {topic} --partitions {partitions}")
 
     def alter(self, topic: str, setting: str) -> str:
         """The command that changes a setting of a topic."""
-        return (
-            f"kafka-configs.sh --bootstrap-server {self.bootstrap} --alter --entity-type topics"
-            f" --entity-name {topic} --add-config {setting}"
+        return self.tools.command(
+            "kafka-configs.sh", f"--alter --entity-type topics --entity-name {topic} --add-config {setting}"
         )
 
 

@@ -14,6 +14,7 @@ from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.retention import ledger_retention_ms
+from policies.topic.kafka_tools import LOGIN_OPTION
 from policies.topic.log import PolicyLog
 from sidecar.doctor.acl import kafka_rights
 from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
@@ -51,7 +52,16 @@ class Errors:
 
 
 def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
-    """All findings about brokers and topics."""
+    """All findings about brokers and topics; then, where a fix needs it, what to write into the file of the login."""
+    needs_login = False
+    for finding in _inspected(settings, wall_ms):
+        needs_login |= LOGIN_OPTION in finding.fix
+        yield finding
+    if needs_login:
+        yield Finding(Severity.OK, "commands", settings.kafka.tools.note.strip())
+
+
+def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
     if settings.kafka.embedded:
         yield Finding(Severity.OK, "brokers", f"`{settings.kafka.bootstrap_servers}`: `tickover run` starts its own")
         return
@@ -102,7 +112,7 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         yield from _schedules(settings, client)
     if settings.start == "auto":
         yield from _new_group(settings, admin, topics, sources)
-    transactions = Transactions(admin, settings.kafka.bootstrap_servers, settings.group)
+    transactions = Transactions(admin, settings.kafka.tools, settings.group)
     yield from transactions.check(_partitions(topics, ours), _partitions(topics, sources))
     yield from _clock(settings, client, topics, wall_ms)
 
@@ -260,7 +270,7 @@ def _cluster(
             config = {name: entry.value for name, entry in entries.items() if entry.value is not None}
             facts[resource.name] = _facts(topic, config)
     producer_bytes_max = int(settings.kafka.client_properties().get("message.max.bytes", PRODUCER_BYTES_DEFAULT))
-    return Cluster(settings.kafka.bootstrap_servers, brokers, facts, producer_bytes_max)
+    return Cluster(settings.kafka.tools, brokers, facts, producer_bytes_max)
 
 
 def _facts(topic: TopicMetadata, config: dict[str, str] | None = None, problem: str = "") -> TopicFacts:

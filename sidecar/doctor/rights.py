@@ -57,7 +57,7 @@ def findings(lacks: Sequence[Right], settings: Settings) -> Iterator[Finding]:
     """One for each thing for which rights are missing, with the command that gives them."""
     principal = principal_of(settings)
     for right in lacks:
-        [fix] = kafka_commands([right], principal, settings.kafka.bootstrap_servers)
+        [fix] = kafka_commands([right], principal, settings.kafka.tools)
         kind = "" if right.pattern.kind == "literal" else "s that begin with"
         what = f"no {', '.join(right.operations)} on {right.resource}{kind} {right.pattern.name} ({right.role})"
         yield Finding(Severity.ERROR, PART, what, fix)

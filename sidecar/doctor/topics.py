@@ -24,6 +24,7 @@ from sidecar.model.ports import MESSAGE_BYTES_MAX
 from sidecar.settings.settings import Settings
 
 REPLICAS_WANTED: Final = 3
+PARTITIONS_WANTED: Final = 6  # of a topic that is like no other: 2, 3 or 6 replicas share them evenly
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
 SIZE_SLACK: Final = 1.05
 
@@ -137,7 +138,7 @@ def _kept(
     faults = [] if meant else [*_internal(cluster, name, part, facts), *_kept_too_shortly(cluster, name, part, config)]
     faults += _too_small(cluster, name, part)
     if facts.partitions < partitions:
-        fix = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap} --alter --topic {name} --partitions {partitions}"
+        fix = cluster.widen(name, partitions)
         faults.append(Finding(Severity.ERROR, part, f"has {facts.partitions} partition, wanted are {partitions}", fix))
     stamps = config.get("message.timestamp.type")
     if stamps is not None and facts.config.get("message.timestamp.type", stamps) != stamps:
@@ -177,7 +178,8 @@ def _sources(
     for glob in wanted:
         if is_exact(glob):
             if glob not in cluster.topics and glob not in cluster.hidden:
-                fix = cluster.create(glob, 1)
+                here = [policy for policy in policies if matching(policy.match.topics, [glob])]
+                fix = cluster.create(glob, _partitions_like(cluster, here))
                 yield Finding(Severity.ERROR, f"source {glob}", "does not exist", fix)
         elif not matching([glob], sources):
             yield Finding(Severity.WARNING, f"source {glob}", "no topic matches it", "create one, or correct the glob")
@@ -250,7 +252,7 @@ def _targets(cluster: Cluster, policies: Sequence[Policy]) -> Iterator[Finding]:
                 elif glob in cluster.hidden:
                     continue  # said as a missing right
                 elif is_exact(glob):
-                    fix = cluster.create(glob, _partitions_like(cluster, policy))
+                    fix = cluster.create(glob, _partitions_like(cluster, [policy]))
                     yield Finding(Severity.ERROR, part, f"topic {glob} does not exist", fix)
                 else:
                     fix = "create one, or correct the glob"
@@ -259,10 +261,16 @@ def _targets(cluster: Cluster, policies: Sequence[Policy]) -> Iterator[Finding]:
         yield Finding(Severity.OK, "targets", f"{found} targets and dead-letter topics of policies exist")
 
 
-def _partitions_like(cluster: Cluster, policy: Policy) -> int:
-    """Partitions for a topic of this policy: as many as its largest source has."""
-    sources = matching(policy.match.topics, cluster.topics)
-    return max((cluster.topics[name].partitions for name in sources), default=1)
+def _partitions_like(cluster: Cluster, policies: Sequence[Policy]) -> int:
+    """Partitions for a topic of these policies: as many as their largest source has, or their largest target while
+    there is no source; `PARTITIONS_WANTED` while there is neither.
+    """
+    sources = [glob for policy in policies for glob in policy.match.topics]
+    targets = [glob for policy in policies for glob in (policy.target.topic, *policy.target.allow) if glob]
+    for globs in (sources, targets):
+        if there := matching(globs, cluster.topics):
+            return max(cluster.topics[name].partitions for name in there)
+    return PARTITIONS_WANTED
 
 
 def _sizes(cluster: Cluster, policies: Sequence[Policy], sources: Sequence[str]) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from policies.topic.kafka_tools import KafkaTools
 from sidecar.doctor.facts import Finding, Severity
 
 ASK_TIMEOUT_S: Final = 2.0
@@ -19,9 +20,9 @@ Place = tuple[str, int]
 class Transactions:
     """Asks about open transactions. `group` is the one whose commits a recovery starts from."""
 
-    def __init__(self, admin: AdminClient, bootstrap: str, group: str) -> None:
+    def __init__(self, admin: AdminClient, tools: KafkaTools, group: str) -> None:
         self._admin = admin
-        self._bootstrap = bootstrap
+        self._tools = tools
         self._group = group
 
     def check(self, partitions: Sequence[Place], sources: Sequence[Place]) -> Iterator[Finding]:
@@ -35,22 +36,19 @@ class Transactions:
                 yield self._stays_open(topic, partition, offset)
         if hidden and self._commits_are_hidden(sources):
             what = f"one that is open hides commits of group {self._group}: a recovery waits until it has ended"
-            fix = f"{self._command} find-hanging --broker-id ID, of the leaders of __consumer_offsets; {GUIDE}"
+            fix = f"{self._command('find-hanging --broker-id ID')}, of the leaders of __consumer_offsets; {GUIDE}"
             yield Finding(Severity.WARNING, "transactions of the group", what, fix)
 
-    @property
-    def _command(self) -> str:
-        return f"kafka-transactions.sh --bootstrap-server {self._bootstrap}"
+    def _command(self, arguments: str) -> str:
+        return self._tools.command("kafka-transactions.sh", arguments)
 
     def _stays_open(self, topic: str, partition: int, offset: int) -> Finding:
         what = (
             f"partition {partition}: one has been open since offset {offset}, and readers of committed records wait "
             "behind it; when it outlives its timeout (transaction.max.timeout.ms at most, 15m), its end was lost"
         )
-        fix = (
-            f"{self._command} abort --topic {topic} --partition {partition} --start-offset {offset}, but only when its "
-            f"find-hanging names it: {GUIDE}"
-        )
+        abort = self._command(f"abort --topic {topic} --partition {partition} --start-offset {offset}")
+        fix = f"{abort}, but only when its find-hanging names it: {GUIDE}"
         return Finding(Severity.WARNING, f"transactions {topic}", what, fix)
 
     def _open_since(self, partitions: Sequence[Place]) -> dict[Place, int]:

@@ -13,6 +13,7 @@ from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.retention import JOBS_KEPT_MS, ledger_retention_ms, policies_of
 from policies.table import DEAD_LETTER_SUFFIX, PolicyTable
+from policies.topic.kafka_tools import KafkaTools
 from policies.topic.topic import SIZE, created_as_taken, refusal_of, tell_taken
 from sidecar.kafka.client_settings import admin_settings
 from sidecar.kafka.errors import ABSENT, CREATING_PASSES
@@ -75,6 +76,7 @@ def ensure_topic(
     partitions: int,
     replicas: int,
     config: Mapping[str, str],
+    tools: KafkaTools,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
     """Create a topic if it is missing; returns its partition count. Raises MissingTopicError with the way out.
@@ -95,15 +97,18 @@ def ensure_topic(
         log.info("topic created", extra={"topic": name, "partitions": partitions})
     elif error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
         settings = " ".join(f"--config {key}={value}" for key, value in config.items())
+        factor = f" --replication-factor {replicas}" if replicas > 0 else ""
         hint = f"\n(where the brokers refuse {SIZE}, leave it out)" if SIZE in config else ""
         raise MissingTopicError(
             f"topic {name} is missing and can't be created ({error.str()}); create it by:\n"
-            f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}{hint}"
+            + tools.command("kafka-topics.sh", f"--create --topic {name} --partitions {partitions}{factor} {settings}")
+            + hint
+            + tools.note
         )
-    return _known_partition_count(admin, name, pause)
+    return _known_partition_count(admin, name, tools, pause)
 
 
-def _known_partition_count(admin: AdminClient, name: str, pause: Callable[[float], None]) -> int:
+def _known_partition_count(admin: AdminClient, name: str, tools: KafkaTools, pause: Callable[[float], None]) -> int:
     """The size of a topic that exists. Brokers that have just started may not know it yet: asked until one does.
 
     Never guessed: a ledger's blocks would be written to, and looked for in, partitions where they aren't.
@@ -114,7 +119,7 @@ def _known_partition_count(admin: AdminClient, name: str, pause: Callable[[float
         pause(CREATE_AGAIN_S)
     raise MissingTopicError(
         f"topic {name} exists, but for {KNOWN_FOR_S:.0f} s no broker has said how many partitions it has; start again "
-        f"when they do:\nkafka-topics.sh --describe --topic {name}"
+        f"when they do:\n{tools.command('kafka-topics.sh', f'--describe --topic {name}')}{tools.note}"
     )
 
 
@@ -229,19 +234,20 @@ def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iter
 
 def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable) -> LedgerTopic:
     """Returns the ledger. Raises MissingTopicError with the way out."""
-    ledger, replicas = settings.ledger, settings.ledger.replication_factor
+    ledger, replicas, tools = settings.ledger, settings.ledger.replication_factor, settings.kafka.tools
     config = ledger_config(ledger.retention_ms or ledger_retention_ms(policies_of(table)))
-    partitions = ensure_topic(admin, settings.ledger_topic, ledger.partitions, replicas, config)
-    ensure_topic(admin, settings.quarantine.topic, 1, replicas, QUARANTINE_CONFIG)
-    ensure_topic(admin, settings.audit_topic, 1, replicas, audit_config(settings.audit.retention_ms))
-    ensure_topic(admin, settings.redrive_topic, 1, replicas, JOBS_CONFIG)
-    ensure_topic(admin, settings.redriven_topic, 1, replicas, REDRIVEN_CONFIG)
-    ensure_topic(admin, settings.schedule_topic, 1, replicas, SCHEDULE_CONFIG)
-    found = ensure_topic(admin, settings.changes_topic, CHANGES_PARTITIONS, replicas, JOBS_CONFIG)
+    partitions = ensure_topic(admin, settings.ledger_topic, ledger.partitions, replicas, config, tools)
+    ensure_topic(admin, settings.quarantine.topic, 1, replicas, QUARANTINE_CONFIG, tools)
+    ensure_topic(admin, settings.audit_topic, 1, replicas, audit_config(settings.audit.retention_ms), tools)
+    ensure_topic(admin, settings.redrive_topic, 1, replicas, JOBS_CONFIG, tools)
+    ensure_topic(admin, settings.redriven_topic, 1, replicas, REDRIVEN_CONFIG, tools)
+    ensure_topic(admin, settings.schedule_topic, 1, replicas, SCHEDULE_CONFIG, tools)
+    found = ensure_topic(admin, settings.changes_topic, CHANGES_PARTITIONS, replicas, JOBS_CONFIG, tools)
     if found < CHANGES_PARTITIONS:
+        more = f"--alter --topic {settings.changes_topic} --partitions {CHANGES_PARTITIONS}"
         raise MissingTopicError(
             f"topic {settings.changes_topic} has {found} partition, and receipts need a second; add it by:\n"
-            f"kafka-topics.sh --alter --topic {settings.changes_topic} --partitions {CHANGES_PARTITIONS}"
+            f"{tools.command('kafka-topics.sh', more)}{tools.note}"
         )
     ledger_id = topic_ids(admin, [settings.ledger_topic]).get(settings.ledger_topic, "")
     return LedgerTopic(settings.ledger_topic, partitions, settings.group, ledger_id, ledger.when_lost)

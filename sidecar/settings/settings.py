@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, WithJsonSchema, model_validator
 
 from policies.model import DELAY_MAX_DEFAULT_MS
+from policies.topic.kafka_tools import KafkaTools, tools_of
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.settings.api import ApiSettings
 from sidecar.settings.loading import ConfigError, explain, gather, nest
@@ -40,6 +41,7 @@ from sidecar.settings.types import (
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 EMBEDDED_JAVA: Final = "embedded-java"
+EMBEDDED_ADDRESS: Final = "localhost:9092"
 MESSAGE_BYTES_MIN: Final = 1_000_000  # what tickover writes to its own topics fits into it; librdkafka's default
 
 RETENTION_SCHEMA: Final = {
@@ -174,6 +176,12 @@ class KafkaSettings(Section):
             key: value.get_secret_value() if isinstance(value, SecretStr) else value
             for key, value in self.client.items()
         }
+
+    @property
+    def tools(self) -> KafkaTools:
+        """How Kafka's own tools reach these brokers, for commands that are printed."""
+        brokers = EMBEDDED_ADDRESS if self.embedded else self.bootstrap_servers
+        return tools_of({**self.client_properties(), "bootstrap.servers": brokers})
 
     @model_validator(mode="after")
     def _one_address(self) -> Self:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, ResourceType
 
 from policies.kafka_clients import AdminClient
+from policies.topic.kafka_tools import tools_of
 from sidecar.kafka.topics import MissingTopicError, ensure_topic, topic_ids
 from sidecar.operations.renaming.errors import RenameError
 from sidecar.operations.renaming.group_commits import ANSWER_S, kafka_failures
@@ -62,6 +63,7 @@ class TopicAdmin:
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self._admin = AdminClient(dict(client))
+        self._tools = tools_of(client)
 
     def shape(self, name: str) -> TopicShape | None:
         """Shape of a topic as it is now; None: there is no such topic."""
@@ -88,7 +90,7 @@ class TopicAdmin:
         config = {**like.config, STAMPED: "CreateTime"} if keeps_times else like.config
         with kafka_failures(f"making topic {name}"):
             try:
-                partitions = ensure_topic(self._admin, name, like.partitions, like.replicas, config)
+                partitions = ensure_topic(self._admin, name, like.partitions, like.replicas, config, self._tools)
             except MissingTopicError as error:
                 raise RenameError(str(error)) from error
         if keeps_times:

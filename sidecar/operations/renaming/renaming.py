@@ -36,7 +36,6 @@ from sidecar.operations.renaming.rewriting import Places, renamed_state, wanted_
 from sidecar.operations.renaming.topic_copy import OPEN, Bounds, TopicCopier
 from sidecar.settings.settings import Settings
 
-DELETE: Final = "kafka-consumer-groups.sh --delete --group"
 START_OLD: Final = "speaks of: start the group under its old name first, which says how to go on"
 
 
@@ -87,6 +86,7 @@ class Rename:
         self._topics = list(group_topics(old, new))
         self._ledger, self._new_ledger = old.ledger_topic, new.ledger_topic
         self._is_signed = bool(old.redis.signing_key_file)
+        self._tools = new.kafka.tools
         self._clients = clients
         self._say = say
 
@@ -176,10 +176,13 @@ class Rename:
                 )
         if done and not is_begun:
             raise RenameRefusedError(
-                f"group {self._new} has commits of its own: choose another name, or if they are of no use any more: "
-                f"{DELETE} {self._new}"
+                f"group {self._new} has commits of its own: choose another name, or if they are of no use any more:"
+                f"{self._command('kafka-consumer-groups.sh', f'--delete --group {self._new}')}"
             )
         return frozenset(done)
+
+    def _command(self, tool: str, arguments: str) -> str:
+        return f"\n{self._tools.command(tool, arguments)}{self._tools.note}"
 
     def _shapes(self) -> dict[str, TopicShape]:
         names = {self._ledger, *(topic.old for topic in self._topics)}
@@ -196,8 +199,8 @@ class Rename:
                     bounds = copier.bounds(topic.new, partition)
                     if bounds.written > bounds.first:
                         raise RenameRefusedError(
-                            f"topic {topic.new} has records: choose another name, or if they are of no use any more: "
-                            f"kafka-topics.sh --delete --topic {topic.new}"
+                            f"topic {topic.new} has records: choose another name, or if they are of no use any more:"
+                            f"{self._command('kafka-topics.sh', f'--delete --topic {topic.new}')}"
                         )
         finally:
             copier.close()

@@ -166,7 +166,7 @@ def is_used(right: Right, operation: str, used: set[tuple[str, str, str]]) -> bo
 
 @pytest.mark.usefixtures("patient_doctor")
 def test_each_missing_right_is_named_with_the_command_that_gives_it(
-    by_password: Guarded, secure: SecureKafka, kafka_tools: JavaTools
+    by_password: Guarded, secure: SecureKafka, kafka_tools: JavaTools, tmp_path: Path
 ) -> None:
     settings, rights = by_password.settings(), [right for right in by_password.rights if right.resource in TOLD]
 
@@ -188,12 +188,18 @@ def test_each_missing_right_is_named_with_the_command_that_gives_it(
         assert_named(named(operation))
     secure.forbid(by_password.principal, by_password.rights)
     wait_until(lambda: len(by_password.lacking()) == len(rights))
-    found = {finding.what: finding for finding in examine(settings) if finding.part == "rights"}
+    findings = examine(settings)
+    found = {finding.what: finding for finding in findings if finding.part == "rights"}
     assert len(found) == len(rights)
     assert all(finding.severity is Severity.ERROR for finding in found.values())
     fix = shlex.split(found[f"no Write on topic {by_password.site.name('orders')} (target)"].fix)
-    assert fix[:3] == ["kafka-acls.sh", "--bootstrap-server", settings.kafka.bootstrap_servers]
-    kafka_tools.run("AclCommand", *fix[3:])
+    head = ["kafka-acls.sh", "--bootstrap-server", settings.kafka.bootstrap_servers]
+    assert fix[:5] == [*head, "--command-config", "admin.properties"]
+    kafka_tools.run("AclCommand", *fix[5:])
+    [note] = [finding.what for finding in findings if finding.part == "commands"]
+    login = tmp_path / "admin.properties"
+    login.write_text("\n".join(note.splitlines()[1:]).replace("ADMIN", USER).replace("PASSWORD", PASSWORD))
+    JavaTools(settings.kafka.bootstrap_servers, tmp_path).run("TopicCommand", "--command-config", str(login), "--list")
     wait_until(lambda: len(by_password.lacking()) == len(rights) - 1, otherwise=lambda: str(by_password.lacking()))
 
 

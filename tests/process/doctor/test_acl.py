@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model import Policy
+from policies.topic.kafka_tools import KafkaTools
 from sidecar.cli.app import app
 from sidecar.doctor.acl import (
     Pattern,
@@ -169,7 +170,7 @@ def test_a_command_gives_all_rights_of_one_kind() -> None:
         Right("topic", literal("*"), ("Write",), "target"),
         Right("transactional-id", prefixed("t:"), ("Write",), "engine"),
     ]
-    commands = [shlex.split(line) for line in kafka_commands(rights, "User:CN=x, O=y", "k:9092")]
+    commands = [shlex.split(line) for line in kafka_commands(rights, "User:CN=x, O=y", KafkaTools("k:9092"))]
     head = ["kafka-acls.sh", "--bootstrap-server", "k:9092", "--add", "--allow-principal", "User:CN=x, O=y"]
     assert [command[: len(head)] for command in commands] == [head] * 3
     assert [" ".join(command[len(head) :]) for command in commands] == [
@@ -248,6 +249,16 @@ def test_the_command_prints_commands_for_a_principal() -> None:
     *kafka, redis = shown.splitlines()
     assert all(line.startswith("kafka-acls.sh --bootstrap-server k:9093 --add ") for line in kafka)
     assert " | redis-cli -x ACL SETUSER tickover reset on " in redis
+    assert "admin.properties" not in said
+
+
+def test_printed_commands_carry_a_login_where_the_brokers_want_one() -> None:
+    brokers = ("--set", "kafka.bootstrap_servers=k:9093", "--set", "kafka.client.security.protocol=SSL")
+    status, shown, said = print_acl("--principal", "User:x", *brokers)
+    assert status == 0
+    head = "kafka-acls.sh --bootstrap-server k:9093 --command-config admin.properties --add "
+    assert all(line.startswith(head) for line in shown.splitlines()[:-1])
+    assert "admin.properties has the login of somebody who may do this:\nsecurity.protocol=SSL" in said
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

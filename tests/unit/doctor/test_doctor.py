@@ -8,15 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model import Policy
+from policies.topic.kafka_tools import KafkaTools
 from sidecar.cli.app import app
 from sidecar.doctor import doctor
 from sidecar.doctor import redis as doctor_redis
 from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.doctor.redis import inspect_redis
-from sidecar.doctor.topics import check_topics
+from sidecar.doctor.topics import PARTITIONS_WANTED, check_topics
 from sidecar.settings.settings import Settings
 
 DAY_MS = 86_400_000
+TOOLS = KafkaTools("k:9092")
 REMINDERS = Policy.model_validate(
     {
         "name": "reminders",
@@ -63,7 +65,7 @@ def judge(
 ) -> list[Finding]:
     """Findings that are not all well, of the healthy cluster with some topics changed or (None) gone."""
     topics = {name: facts for name, facts in {**HEALTHY, **changed}.items() if facts is not None}
-    cluster = Cluster("k:9092", 3, topics, producer_bytes_max)
+    cluster = Cluster(TOOLS, 3, topics, producer_bytes_max)
     findings = check_topics(cluster, settings or Settings(), [REMINDERS, RETRY])
     return [finding for finding in findings if finding.severity is not Severity.OK]
 
@@ -71,10 +73,24 @@ def judge(
 def test_a_back_off_without_a_timeout_is_counted_for_source_and_ledger() -> None:
     patient = {"attempts": 3, "backoff": {"kind": "fixed", "delay": "60d"}, "spread": "1d"}
     policy = Policy.model_validate({**RETRY.model_dump(), "retry": patient})
-    findings = check_topics(Cluster("k:9092", 3, HEALTHY, 1_000_000), Settings(), [REMINDERS, policy])
+    findings = check_topics(Cluster(TOOLS, 3, HEALTHY, 1_000_000), Settings(), [REMINDERS, policy])
     ledger, source = [finding.what for finding in findings if finding.severity is Severity.WARNING]
     assert ledger == "retention.ms is 17d, wanted is 68d (the longest hold of a policy + 7d)"
     assert source.startswith("retention.ms is 7d, below retry.backoff and spread 61d of policy orders-retry")
+
+
+@pytest.mark.parametrize(
+    ("gone", "partitions"),
+    [
+        (["reminders"], 3),  # as its target has
+        (["push", "mail-out"], 12),  # as their source has
+        (["reminders", "push", "mail-out"], PARTITIONS_WANTED),
+    ],
+)
+def test_a_missing_topic_is_to_be_as_wide_as_those_that_it_belongs_to(gone: list[str], partitions: int) -> None:
+    fixes = [finding.fix for finding in judge(dict.fromkeys(gone)) if finding.severity is Severity.ERROR]
+    assert fixes
+    assert all(f"--partitions {partitions}" in fix for fix in fixes)
 
 
 def facts(name: str, **config: str) -> dict[str, TopicFacts | None]:
@@ -85,7 +101,7 @@ def facts(name: str, **config: str) -> dict[str, TopicFacts | None]:
 
 def test_a_healthy_cluster_has_no_findings() -> None:
     assert judge({}) == []
-    every = list(check_topics(Cluster("k", 3, HEALTHY, 1_000_000), Settings(), [REMINDERS, RETRY]))
+    every = list(check_topics(Cluster(TOOLS, 3, HEALTHY, 1_000_000), Settings(), [REMINDERS, RETRY]))
     assert {"source reminders", "source orders-retry", "targets", "message size"} <= {f.part for f in every}
 
 
@@ -99,7 +115,7 @@ def test_a_healthy_cluster_has_no_findings() -> None:
 )
 def test_brokers_are_recommended_to_stamp_what_is_retried(name: str, stamps: str, fix: str) -> None:
     topics = {**HEALTHY, **facts(name, message_timestamp_type=stamps)}
-    cluster = Cluster("k", 3, {name: one for name, one in topics.items() if one is not None}, 1_000_000)
+    cluster = Cluster(TOOLS, 3, {name: one for name, one in topics.items() if one is not None}, 1_000_000)
     [said] = [one for one in check_topics(cluster, Settings(), [REMINDERS, RETRY]) if one.part == f"source {name}"]
     assert said.severity is Severity.OK
     assert said.fix.endswith(fix)
@@ -110,7 +126,7 @@ def test_topics_that_may_not_be_seen_are_not_called_missing() -> None:
     absent = frozenset({"tickover.tickover.ledger", "tickover.policies", "tickover.quarantine", "push", "orders"})
     there = {name: facts for name, facts in HEALTHY.items() if name not in absent}
     for hidden, missing in ((frozenset[str](), 5), (absent, 0)):
-        cluster = Cluster("k", 3, there, 1_000_000, hidden=hidden)
+        cluster = Cluster(TOOLS, 3, there, 1_000_000, hidden=hidden)
         found = list(check_topics(cluster, Settings(), [REMINDERS, RETRY]))
         assert sum("does not exist" in finding.what for finding in found) == missing
 
@@ -226,7 +242,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
             "--entity-name tickover.tickover.audit --add-config retention.ms=",
         ),
         (facts("tickover.quarantine", cleanup_policy="compact,delete"), Severity.ERROR, "compacted", "delete"),
-        ({"reminders": None}, Severity.ERROR, "source reminders: does not exist", "--create --topic reminders"),
+        ({"reminders": None}, Severity.ERROR, "source reminders: does not exist", "--topic reminders --partitions 3"),
         ({"orders-retry": None}, Severity.WARNING, "source *-retry: no topic matches it", "correct the glob"),
         (facts("tickover.tickover.schedules", cleanup_policy="delete"), Severity.ERROR, "not compacted", "=compact"),
         (

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from policies.model import Policy
+from policies.topic.kafka_tools import tools_of
 from sidecar.kafka.topics import (
     CREATE_FOR_S,
     KNOWN_FOR_S,
@@ -48,9 +49,12 @@ class Admin:
         return {topic.topic: future}
 
 
+TOOLS = tools_of({"bootstrap.servers": "k:9092"})
+
+
 def ensure(admin: Admin, pause: Callable[[float], None] = lambda _: None) -> int:
     config = ledger_config(604_800_000)
-    return ensure_topic(admin, "tickover.g.ledger", 8, -1, config, pause)  # type: ignore[arg-type]
+    return ensure_topic(admin, "tickover.g.ledger", 8, -1, config, TOOLS, pause)  # type: ignore[arg-type]
 
 
 def test_brokers_that_are_not_quite_there_are_asked_again() -> None:
@@ -113,7 +117,7 @@ def test_where_brokers_take_less_than_is_wanted_their_limit_is_used_and_said(
 def test_where_brokers_take_one_number_of_replicas_alone_theirs_is_used(code: int) -> None:
     admin = Managed(8 << 20, replicas=3, code=code)
     config = ledger_config(604_800_000)
-    assert ensure_topic(admin, "tickover.g.ledger", 8, 1, config, lambda _: None) == 8  # type: ignore[arg-type]
+    assert ensure_topic(admin, "tickover.g.ledger", 8, 1, config, TOOLS, lambda _: None) == 8  # type: ignore[arg-type]
     made = admin.created[-1]
     assert (made.replication_factor, made.config["max.message.bytes"]) == (-1, "8388608")
 
@@ -133,14 +137,14 @@ def test_a_broker_that_comes_meanwhile_is_no_reason_for_fewer_replicas() -> None
             return super().create_topics(topics, operation_timeout, **asked)
 
     admin = Growing(10 << 20, code=KafkaError.INVALID_REPLICATION_FACTOR)
-    assert ensure_topic(admin, "tickover.g.audit", 1, 3, {}, lambda _: None) == 1  # type: ignore[arg-type]
+    assert ensure_topic(admin, "tickover.g.audit", 1, 3, {}, TOOLS, lambda _: None) == 1  # type: ignore[arg-type]
     assert admin.created[-1].replication_factor == 3
 
 
 def test_fewer_replicas_are_not_taken_because_brokers_are_missing() -> None:
     admin = Managed(10 << 20, replicas=2, code=KafkaError.INVALID_REPLICATION_FACTOR)
     with pytest.raises(MissingTopicError):
-        ensure_topic(admin, "tickover.g.ledger", 8, 5, {}, lambda _: None)  # type: ignore[arg-type]
+        ensure_topic(admin, "tickover.g.ledger", 8, 5, {}, TOOLS, lambda _: None)  # type: ignore[arg-type]
     assert {topic.replication_factor for topic in admin.created} == {5}
 
 
@@ -197,8 +201,20 @@ def test_the_size_of_a_topic_that_exists_is_never_guessed() -> None:
 
 
 def test_what_may_not_be_created_is_asked_for_with_the_command() -> None:
-    with pytest.raises(MissingTopicError, match=r"kafka-topics.sh --create --topic tickover.g.ledger --partitions 8"):
+    command = r"kafka-topics.sh --bootstrap-server k:9092 --create --topic tickover.g.ledger --partitions 8"
+    with pytest.raises(MissingTopicError, match=command):
         ensure(Admin({}, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+
+def test_with_a_login_the_command_carries_it_and_says_what_it_is() -> None:
+    tools = tools_of({"bootstrap.servers": "k:9092", "security.protocol": "SSL"})
+    with pytest.raises(MissingTopicError) as caught:
+        ensure_topic(Admin({}, KafkaError.TOPIC_AUTHORIZATION_FAILED), "t", 8, 3, {}, tools)  # type: ignore[arg-type]
+    _, command, note, line = str(caught.value).splitlines()
+    options = "--bootstrap-server k:9092 --command-config admin.properties"
+    assert command.strip() == f"kafka-topics.sh {options} --create --topic t --partitions 8 --replication-factor 3"
+    assert note.startswith("admin.properties has")
+    assert line == "security.protocol=SSL"
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,18 @@ def test_what_is_signed_for_the_old_group_is_not_renamed() -> None:
     with pytest.raises(RenameRefusedError, match=r"unset redis\.signing_key_file"):
         Rename(old, new, clients, lambda _: None).look()
     assert clients.mock_calls == []
+
+
+def test_what_is_in_the_way_comes_with_the_command_that_removes_it_and_its_login() -> None:
+    kafka = {"bootstrap_servers": "k:9092", "client": {"security.protocol": "SSL"}}
+    old, new = (Settings.model_validate({"group": name, "kafka": kafka}) for name in ("old", "new"))
+    clients: Any = Mock()
+    clients.commits.members.return_value = 0
+    clients.commits.read.return_value = {("delays", 0): (5, "")}
+    with pytest.raises(RenameRefusedError) as caught:
+        Rename(old, new, clients, lambda _: None).look()
+    words, command, *note = str(caught.value).splitlines()
+    assert words.startswith("group new has commits of its own")
+    options = "--bootstrap-server k:9092 --command-config admin.properties"
+    assert command == f"kafka-consumer-groups.sh {options} --delete --group new"
+    assert note == ["admin.properties has the login of somebody who may do this:", "security.protocol=SSL"]
