@@ -4,7 +4,8 @@ The tokens file is a YAML (or JSON) list:
 
     - {name: deploy, role: admin, hash: "sha256:9f86d0...", expires: 2027-01-31T00:00:00Z}
 
-`expires` may be left out. The file is read again when it changes; one that can't be used changes nothing.
+`expires` may be left out. The file is read again when it changes; one that can't be used changes nothing. What changes
+it is in `tokens_file`.
 
 Tokens are 256 random bits (`new_token`), so a plain SHA-256 is enough to keep: nobody can guess its input,
 and a slow hash would let anybody keep the process busy. The API is no place for passwords.
@@ -109,21 +110,29 @@ def load_tokens(path: Path) -> Tokens:
 
 
 def _read_tokens(path: Path) -> tuple[Token, ...]:
+    where = f"tokens file {path}"
     try:
-        entries = yaml.safe_load(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise AccessConfigError(f"tokens file {path} can't be read: {type(error).__name__}") from None
+        raise AccessConfigError(f"{where} can't be read: {type(error).__name__}") from None
+    return parse_tokens(text, where)
+
+
+def parse_tokens(text: str, where: str) -> tuple[Token, ...]:
+    """Tokens of a file's text, in order. Raises `AccessConfigError`, never with a hash in its text."""
+    try:
+        entries = yaml.safe_load(text)
     except (yaml.YAMLError, *NOT_PLAIN, RecursionError):
-        raise AccessConfigError(f"tokens file {path} is not YAML") from None
+        raise AccessConfigError(f"{where} is not YAML") from None
     if not isinstance(entries, list) or not entries or len(entries) > TOKENS_MAX:
-        raise AccessConfigError(f"tokens file {path} must be a list of 1 to {TOKENS_MAX} tokens")
-    tokens = tuple(_token(entry, f"tokens file {path}, entry {i}") for i, entry in enumerate(entries, 1))
+        raise AccessConfigError(f"{where} must be a list of 1 to {TOKENS_MAX} tokens")
+    tokens = tuple(_token(entry, f"{where}, entry {i}") for i, entry in enumerate(entries, 1))
     for what, values in (
         ("name", [token.caller.name for token in tokens]),
         ("hash", [token.digest for token in tokens]),
     ):
         if len(set(values)) != len(values):
-            raise AccessConfigError(f"tokens file {path} has the same {what} twice")
+            raise AccessConfigError(f"{where} has the same {what} twice")
     return tokens
 
 

@@ -72,6 +72,7 @@ app.add_typer(schedules.app, name="schedules")
 app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")
 app.add_typer(config.app, name="config")
+app.add_typer(config.tokens_app, name="tokens")
 app.add_typer(doctor.acl_app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
 
