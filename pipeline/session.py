@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDED: Final = ("pyspark", "pyarrow", "pandas")
-INSTALL: Final = "pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"
+INSTALL: Final = "make setup-pipeline in a checkout, or pip install 'WHEEL[pipeline]'"
 SHUFFLE: Final = "spark.sql.shuffle.partitions"
 DELTA_SNAPSHOTS: Final = "spark.databricks.delta.snapshotPartitions"
 PARTITIONS_PER_CORE: Final = 4

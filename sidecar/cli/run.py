@@ -98,5 +98,7 @@ def _require_extras(settings: Settings) -> None:
             import_module("sidecar.service.tracing")
         except ImportError as error:
             raise Failure(
-                f"otel.enabled needs the extra `otel` ({error}): pip install 'tickover[otel]'", Status.USAGE
+                f"otel.enabled needs the extra `otel` ({error}): pip install 'WHEEL[otel]', with the wheel that "
+                "`make wheel` makes in a checkout",
+                Status.USAGE,
             ) from None

@@ -173,7 +173,7 @@ def missing_library() -> str | None:
     """Advice on how to install the library that a plot needs; None when it is installed."""
     if find_spec("matplotlib") is not None:
         return None
-    return "a plot needs matplotlib: pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"
+    return "a plot needs matplotlib: make setup-pipeline in a checkout, or pip install 'WHEEL[pipeline]'"
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> str:

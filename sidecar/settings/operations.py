@@ -96,7 +96,7 @@ class SchedulesSettings(Section):
 class OtelSettings(Section):
     """OpenTelemetry: a span for each emission of a message whose producer was traced (extra `otel`)."""
 
-    enabled: bool = Field(default=False, description="Send spans; needs `pip install 'tickover[otel]'`")
+    enabled: bool = Field(default=False, description="Send spans; needs the extra `otel`, which the image has")
     endpoint: str = Field(
         default="",
         pattern=r"^(https?://[^\s/@]+(/\S*)?)?$",

@@ -140,7 +140,7 @@ def test_a_plot_says_how_to_get_what_it_needs(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(latency, "find_spec", lambda name: None)
     result = lab("--plot", str(tmp_path / "plot.svg"))
     assert result.exit_code == 1
-    assert "tickover[pipeline]" in result.stderr
+    assert "make setup-pipeline" in result.stderr
     assert not (tmp_path / "plot.svg").exists()
 
 

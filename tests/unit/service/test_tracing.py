@@ -296,4 +296,4 @@ def test_without_the_extra_the_command_says_what_to_install(command: str, monkey
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     result = CliRunner().invoke(app, [command, "--set", "otel.enabled=true"])
     assert result.exit_code == 2
-    assert "pip install 'tickover[otel]'" in result.stderr
+    assert "pip install 'WHEEL[otel]'" in result.stderr
