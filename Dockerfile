@@ -1,9 +1,9 @@
 # The sidecar with its locked dependencies, as a user without rights.
 #
-#   docker build -t tickover .
-#   docker build -t tickover --build-arg BASE=registry.example/python:3.12-slim .
-#   docker build -t tickover --build-arg BASE=python:3.12-slim@sha256:... .
-#   make wheels WHEELS_PYTHON=3.12 && docker build -t tickover --build-arg PIP_NO_INDEX=1 --network none .
+#   make image
+#   make image PYTHON_IMAGE=registry.example/python:3.12-slim
+#   make image PYTHON_IMAGE=python:3.12-slim@sha256:...
+#   make wheels WHEELS_PYTHON=3.12 && make image PIP_NO_INDEX=1
 #
 # The base is a Debian with Python 3.11 or newer and venv. A tag moves: who wants the same base in every build names its
 # digest (docs/containers.md), and finds it in the label org.opencontainers.image.base.name. The last form asks no package
@@ -56,7 +56,7 @@ RUN useradd --system --create-home --home-dir /var/lib/tickover --uid 10001 tick
 FROM scratch
 COPY --from=root / /
 ARG BASE
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="tickover" \
     org.opencontainers.image.description="Delayed delivery and retries for Kafka, run as a sidecar" \

@@ -9,6 +9,10 @@ ready-run := $(venv)/.ready-run
 ready := $(venv)/.ready
 ready-pipeline := $(venv)/.ready-pipeline
 reports := reports
+# What is made to be taken elsewhere, and the image's name.
+DIST := dist
+REPOSITORY := tickover
+version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 # Tests of processes and services, and Spark, which mostly wait. The others compute all the time.
 waiting := tests/integration tests/pipeline
 pytest := $(venv)/bin/pytest
@@ -164,10 +168,20 @@ fmt: setup ## Format the code and fix what the linter can fix
 lock: setup ## Refresh the hashed lock files from pyproject.toml
 	@requirements/compile $(venv)/bin/uv
 
+.PHONY: wheel
+wheel: setup ## Build the sdist, and of it the wheel, into dist
+	@$(venv)/bin/python -m tests.release wheel $(DIST)
+
+.PHONY: chart
+chart: setup ## Pack the Helm chart into dist
+	@$(venv)/bin/python -m tests.release chart $(DIST)
+
 .PHONY: image
-image: ## Build the container image tickover:local (PYTHON_IMAGE=python:3.12-slim@sha256:... pins its base)
-	@docker build --tag tickover:local $(if $(PYTHON_IMAGE),--build-arg BASE=$(PYTHON_IMAGE)) \
-		--build-arg REVISION=$$(git rev-parse HEAD) .
+image: ## Build the image tickover:<version>, also tickover:local (PYTHON_IMAGE=its base, REPOSITORY=its name)
+	@docker build --tag $(REPOSITORY):$(version) --tag $(REPOSITORY):local \
+		$(if $(PYTHON_IMAGE),--build-arg BASE=$(PYTHON_IMAGE)) \
+		$(if $(filter 1,$(PIP_NO_INDEX)),--build-arg PIP_NO_INDEX=1 --network none) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
 # For another Python than the one here: make wheels WHEELS_PYTHON=3.12. Conditions of the lists are left out, since they
 # would be judged for the one here.
@@ -185,12 +199,8 @@ wheels_for = $(if $(WHEELS_PYTHON),--python-version $(WHEELS_PYTHON) \
 	$(foreach version,$(glibc),--platform manylinux_$(version)_$(shell uname -m)) --platform manylinux2014_$(shell uname -m))
 
 .PHONY: sbom
-sbom: setup ## Write reports/sbom.cdx.json: the locked requirements with licences and what needs what, as CycloneDX
-	@mkdir -p $(reports) && rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
-	@$(venv)/bin/python -m pip --python build/sbom/bin/python install --quiet --require-hashes \
-		--requirement requirements/run.txt
-	@$(venv)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --spec-version 1.6 \
-		--output-reproducible --of JSON --output-file $(reports)/sbom.cdx.json build/sbom/bin/python
+sbom: setup ## Write dist/sbom.cdx.json: the locked requirements with licences and what needs what, as CycloneDX
+	@$(venv)/bin/python -m tests.release sbom $(DIST)
 
 .PHONY: system-packages
 system-packages: ## Install the Debian packages that the tests use (as root; else says what is missing)
@@ -205,9 +215,14 @@ $(classes): sidecar/embedded/pom.xml | setup
 	@echo "making an archive of Kafka's classes, for quicker brokers"
 	@$(venv)/bin/python -m tests.services.class_archive || echo "brokers take longer to start" >&2
 
+.PHONY: version
+version: setup ## Write VERSION=x.y.z into every place that states it, and make its section of the changelog
+	@$(venv)/bin/python -m tests.version "$(VERSION)"
+	@$(MAKE) setup
+
 .PHONY: release
-release: setup ## Make a release but for publishing it: build, install, run, audit, licences, chart, into reports/release
-	@$(venv)/bin/python -m tests.release
+release: setup ## Make a release but for publishing it: all of dist, built, installed, run, audited, with checksums
+	@$(venv)/bin/python -m tests.release $(DIST)
 
 .PHONY: docs
 docs: setup ## Build the documentation site into reports/site; a dead link or a page without a place is an error

@@ -1,30 +1,30 @@
-"""`make release`: everything of a release but publishing it. `python -m tests.release [directory]`.
+"""`make release`: everything of a release but publishing it. `make wheel`, `make chart`, `make sbom` are steps of it.
 
-    versions -> changelog -> build -> install -> run -> audit -> licences -> chart -> checksums
+    python -m tests.release [wheel|chart|sbom] DIRECTORY
 
-Each step raises NotReleasable in words, or says what it saw. What is built stays in the directory: reports/release.
+    versions -> changelog -> build -> sbom -> install -> run -> licences -> audit -> chart -> image -> checksums
+
+Each step raises NotReleasable in words, or says what it saw. What is built stays in the directory.
 """
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import yaml
-
 from tests.helm import CHART, helm
 from tests.source import PACKAGES, ROOT
+from tests.version import CHANGELOG, NotReleasable, notes_of, stated_versions, unreleased_lines, version_of_project
 
-DIRECTORY: Final = ROOT / "reports" / "release"
+# What a release has made: what a former one left goes, and nothing else that may be in the directory.
+MADE: Final = ("tickover-[0-9]*", "NOTES.md", "SHA256SUMS", "licences.csv", "sbom.cdx.json")
 LOCK: Final = ROOT / "requirements" / "run.txt"
 DEMO_S: Final = 3
 STEP_S: Final = 600  # a mirror may be slow; what hangs must end
@@ -46,65 +46,25 @@ EXCEPTIONS: Final = {
 Say = Callable[[str], None]
 
 
-class NotReleasable(Exception):
-    """Obstacle to a release, in words."""
-
-
 # --- what is in the tree --------------------------------------------------------------------------------------------
-
-
-def version_of_project() -> str:
-    """The one place where the version is written."""
-    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    return version
-
-
-def stated_versions() -> dict[str, str]:
-    """Every other place that has to state the version, and what it says."""
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    stated = {"the chart's version": str(chart["version"]), "the chart's appVersion": str(chart["appVersion"])}
-    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    for number, found in enumerate(re.findall(r"^ARG VERSION=(\S+)", dockerfile, re.MULTILINE), start=1):
-        stated[f"the image's label ({number})"] = found
-    return stated
 
 
 def check_versions(say: Say) -> None:
     """All state the same."""
-    version = version_of_project()
-    wrong = [f"{place} is {found}" for place, found in stated_versions().items() if found != version]
+    version, stated = version_of_project(), stated_versions()
+    wrong = [f"{place} is {found}" for place, found in stated.items() if found != version]
     if wrong:
         raise NotReleasable(f"pyproject.toml has version {version}, but " + ", ".join(wrong))
-    say(f"version {version}, also in " + ", ".join(stated_versions()))
-
-
-def notes_of(changelog: str, version: str) -> tuple[str, str]:
-    """(section, its text) that says what is in this version: its own, else Unreleased. Raises NotReleasable."""
-    parts = re.split(r"^## (.+)\n", changelog, flags=re.MULTILINE)
-    titles = parts[1::2]
-    sections = dict(zip(titles, parts[2::2], strict=True))
-    if not titles or titles[0] != "[Unreleased]":
-        raise NotReleasable("CHANGELOG.md begins with no section [Unreleased]")
-    if len(sections) < len(titles):
-        raise NotReleasable("CHANGELOG.md has a section twice")
-    for title in titles[1:]:
-        if not re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d{2}-\d{2}", title):
-            raise NotReleasable(f"CHANGELOG.md: {title!r} is no `[1.2.3] - 2026-01-31`")
-    numbers = [tuple(map(int, title[1 : title.index("]")].split("."))) for title in titles[1:]]
-    if numbers != sorted(numbers, reverse=True):
-        raise NotReleasable("CHANGELOG.md: the newest version comes first")
-    own = [title for title in titles if title.startswith(f"[{version}]")]
-    [title] = own or titles[:1]
-    if not re.search(r"^- \S", sections[title], re.MULTILINE):
-        raise NotReleasable(f"CHANGELOG.md: {title} says nothing")
-    return title, sections[title].strip() + "\n"
+    say(f"version {version}, also in " + ", ".join(stated))
 
 
 def check_changelog(say: Say, directory: Path) -> None:
     """There is something to say, and it is in NOTES.md."""
-    title, notes = notes_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version_of_project())
+    changelog = (ROOT / CHANGELOG).read_text(encoding="utf-8")
+    notes = notes_of(changelog, version_of_project())
     (directory / "NOTES.md").write_text(notes, encoding="utf-8")
-    say(f"notes from {title}, {len(re.findall('^- ', notes, re.MULTILINE))} lines")
+    later = unreleased_lines(changelog)
+    say(f"notes: {len(notes.splitlines())} lines" + (f", {later} changes not among them: unreleased" if later else ""))
 
 
 # --- what is built --------------------------------------------------------------------------------------------------
@@ -112,16 +72,14 @@ def check_changelog(say: Say, directory: Path) -> None:
 
 def build(say: Say, directory: Path) -> Path:
     """sdist of the tree, wheel of the sdist: so the sdist is whole. Returns the wheel."""
+    version = version_of_project()
+    sdist, wheel = directory / f"tickover-{version}.tar.gz", directory / f"tickover-{version}-py3-none-any.whl"
     run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(directory)], ROOT)
-    [sdist] = directory.glob("*.tar.gz")
     with TemporaryDirectory() as place:
         with tarfile.open(sdist) as archive:
             archive.extractall(place, filter="data")
         [unpacked] = Path(place).iterdir()
         run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)], unpacked)
-    [wheel] = directory.glob("*.whl")
-    if not wheel.name.startswith(f"tickover-{version_of_project()}-"):
-        raise NotReleasable(f"the wheel is called {wheel.name}")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = {place.relative_to(ROOT).as_posix() for package in PACKAGES for place in (ROOT / package).rglob("*")
               if place.is_file() and "__pycache__" not in place.parts}  # fmt: skip
@@ -131,15 +89,24 @@ def build(say: Say, directory: Path) -> Path:
     return wheel
 
 
-def install(say: Say, wheel: Path, place: Path) -> Path:
-    """The wheel and its locked dependencies in an environment that has nothing else; returns its `bin`."""
+def environment(place: Path) -> Path:
+    """An environment that has the locked dependencies and nothing else; returns its Python."""
     python = place / "bin" / "python"
     run([sys.executable, "-m", "venv", "--without-pip", str(place)], ROOT)
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "--no-input", "--disable-pip-version-check"]
-    run([*pip, "install", "--quiet", "--require-hashes", "--requirement", str(LOCK)], ROOT)
-    run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], ROOT)
-    run([*pip, "check"], ROOT)
-    listed = json.loads(run([*pip, "list", "--format", "json"], ROOT))
+    run([*pip_for(python), "install", "--quiet", "--require-hashes", "--requirement", str(LOCK)], ROOT)
+    return python
+
+
+def pip_for(python: Path) -> list[str]:
+    """Command that begins a call of our own pip for another environment."""
+    return [sys.executable, "-m", "pip", "--python", str(python), "--no-input", "--disable-pip-version-check"]
+
+
+def install(say: Say, wheel: Path, python: Path) -> Path:
+    """The wheel beside its locked dependencies, without an index; returns the environment's `bin`."""
+    run([*pip_for(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)], ROOT)
+    run([*pip_for(python), "check"], ROOT)
+    listed = json.loads(run([*pip_for(python), "list", "--format", "json"], ROOT))
     say(f"installed beside {len(listed) - 1} locked packages")
     return python.parent
 
@@ -158,6 +125,20 @@ def try_out(say: Say, binaries: Path, place: Path) -> None:
 
 
 # --- what comes with it ---------------------------------------------------------------------------------------------
+
+
+def bill_of_materials(say: Say, python: Path, directory: Path) -> None:
+    """sbom.cdx.json: what is locked, with licences and what needs what, as CycloneDX; of an environment without us."""
+    bill = directory / "sbom.cdx.json"
+    run(
+        [
+            sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", "pyproject.toml",
+            "--mc-type", "application", "--spec-version", "1.6", "--output-reproducible", "--of", "JSON",
+            "--output-file", str(bill), str(python),
+        ],
+        ROOT,
+    )  # fmt: skip
+    say(f"{bill.name}: {len(json.loads(bill.read_text(encoding='utf-8'))['components'])} components")
 
 
 def audited(report: str, problem: str) -> str:
@@ -221,21 +202,33 @@ def licences(say: Say, binaries: Path, directory: Path) -> None:
 
 
 def package_chart(say: Say, directory: Path) -> None:
-    """The chart as `helm repo` serves it."""
+    """The chart as one file, which `helm install` takes."""
     helm("package", str(CHART), "--destination", str(directory))
-    [package] = directory.glob("*.tgz")
-    if package.name != f"tickover-{version_of_project()}.tgz":
-        raise NotReleasable(f"the chart's package is called {package.name}")
+    package = directory / f"tickover-{version_of_project()}.tgz"
     helm("lint", str(package))
     say(f"{package.name}, linted")
 
 
+def save_image(say: Say, image: str, directory: Path) -> None:
+    """The image as a file, which `docker load` takes."""
+    archive = directory / f"tickover-{version_of_project()}-image.tar"
+    run(["docker", "save", "--output", str(archive), image], ROOT)
+    say(f"{archive.name}: {archive.stat().st_size >> 20} MiB")
+
+
 def checksums(say: Say, directory: Path) -> None:
-    """SHA256SUMS of what would be published."""
-    names = sorted(path.name for path in directory.iterdir() if path.suffix in (".gz", ".whl", ".tgz"))
-    lines = [f"{sha256((directory / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    """SHA256SUMS of all that was made."""
+    lines = []
+    for path in made(directory):
+        with path.open("rb") as file:
+            lines.append(f"{file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
     (directory / "SHA256SUMS").write_text("".join(lines))
-    say(", ".join(names))
+    say(f"checksums of {len(lines)} files")
+
+
+def made(directory: Path) -> list[Path]:
+    """Files of a release that are in the directory, by name."""
+    return sorted(path for pattern in MADE for path in directory.glob(pattern))
 
 
 # --- all of it ------------------------------------------------------------------------------------------------------
@@ -254,26 +247,59 @@ def run(command: Sequence[str], place: Path) -> str:
     return done.stdout
 
 
-def dry_run(directory: Path, say: Say) -> None:
-    """Every step; what is built is in the directory, which is emptied first."""
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+def prepare(directory: Path, say: Say) -> None:
+    """Every step but the image and the checksums. The directory then has what was built, nothing of a former one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in made(directory):
+        path.unlink()
     check_versions(say)
     check_changelog(say, directory)
     wheel = build(say, directory)
     with TemporaryDirectory() as place:
-        binaries = install(say, wheel, Path(place) / "venv")
+        python = environment(Path(place) / "venv")
+        bill_of_materials(say, python, directory)
+        binaries = install(say, wheel, python)
         try_out(say, binaries, Path(place))
         licences(say, binaries, directory)
     audit(say)
     package_chart(say, directory)
+
+
+def release(directory: Path, say: Say) -> None:
+    """All that is released, with checksums."""
+    prepare(directory, say)
+    run(["make", "image"], ROOT)
+    save_image(say, f"tickover:{version_of_project()}", directory)
     checksums(say, directory)
+
+
+def one_step(step: str, directory: Path, say: Say) -> None:
+    """A part of a release alone; what else is in the directory stays."""
+    directory.mkdir(parents=True, exist_ok=True)
+    match step:
+        case "wheel":
+            build(say, directory)
+        case "chart":
+            package_chart(say, directory)
+        case "sbom":
+            with TemporaryDirectory() as place:
+                bill_of_materials(say, environment(Path(place) / "venv"), directory)
+        case _:
+            raise NotReleasable(f"{step!r} is none of wheel, chart and sbom")
 
 
 def main() -> int:
     """Exit status: 0 when it could be released."""
+
+    def say(words: str) -> None:
+        print(f"  {words}", flush=True)
+
+    *step, directory = sys.argv[1:]
     try:
-        dry_run(Path(sys.argv[1]) if len(sys.argv) > 1 else DIRECTORY, lambda words: print(f"  {words}", flush=True))
+        if step:
+            one_step(step[0], Path(directory), say)
+        else:
+            release(Path(directory), say)
     except NotReleasable as problem:
         print(f"not to be released: {problem}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The image of this checkout, built as where no package index is reachable: from wheels, without a network."""
+"""The image of this checkout by `make image`, as where no package index is reached: from wheels, without a network."""
 
 import fcntl
 import os
@@ -8,11 +8,12 @@ from typing import Final
 
 from tests.services.kafka_servers import find_image
 from tests.source import ROOT
+from tests.version import version_of_project
 
 PYTHON_IMAGE: Final = os.environ.get("TICKOVER_TEST_PYTHON_IMAGE", "python:3.12-slim")
 VALKEY_IMAGE: Final = os.environ.get("TICKOVER_TEST_VALKEY_IMAGE", "valkey/valkey:9")
 PROMETHEUS_IMAGE: Final = os.environ.get("TICKOVER_TEST_PROMETHEUS_IMAGE", "prom/prometheus:v3.5.0")
-TICKOVER_IMAGE: Final = "tickover-test:latest"
+TICKOVER_REPOSITORY: Final = "tickover-test"
 BUILD_S: Final = 300
 
 _VERSION: Final = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -41,11 +42,8 @@ def build() -> str:
     with (ROOT / "Dockerfile").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # tests of two files may run side by side, and both build here
         _output("make", "wheels", f"WHEELS_PYTHON={version}")
-        _output(
-            "docker", "build", "--quiet", "--network", "none", "--tag", TICKOVER_IMAGE,
-            "--build-arg", f"BASE={base}", "--build-arg", "PIP_NO_INDEX=1", ".",
-        )  # fmt: skip
-    return TICKOVER_IMAGE
+        _output("make", "image", f"PYTHON_IMAGE={base}", f"REPOSITORY={TICKOVER_REPOSITORY}", "PIP_NO_INDEX=1")
+    return f"{TICKOVER_REPOSITORY}:{version_of_project()}"
 
 
 def _output(*command: str) -> str:

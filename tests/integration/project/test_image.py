@@ -1,9 +1,9 @@
 """The container image: what is in it, that it needs no right to write, and a sidecar killed beside its consumer."""
 
 import json
-import os
 import re
 import subprocess
+import tarfile
 import tomllib
 import urllib.request
 from collections.abc import Iterator
@@ -17,11 +17,13 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from sidecar.embedded.child import free_port
+from tests.release import save_image
 from tests.services.images import build, python_image
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import DOCKER
 from tests.services.waiting import WAIT_S, wait_until
 from tests.source import ROOT
+from tests.version import version_of_project
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
@@ -67,6 +69,12 @@ def wait_for_health(container: Any) -> None:
     wait_until(is_healthy, HEALTHY_S, otherwise=lambda: words(container)[-2_000:])
 
 
+def revision() -> str:
+    """The commit that is checked out; `unknown` where there is no repository."""
+    asked = ["sh", "-c", "git rev-parse HEAD 2>/dev/null || echo unknown"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_the_image_says_what_it_is_and_runs_as_nobody(image: str) -> None:
     client = docker.from_env(**DOCKER)
     own = client.images.get(image)
@@ -79,7 +87,7 @@ def test_the_image_says_what_it_is_and_runs_as_nobody(image: str) -> None:
         "description": project["description"],
         "licenses": project["license"],
         "version": project["version"],
-        "revision": "unknown",
+        "revision": revision(),
         "base.name": python_image(),
     }
     assert (config["User"], config["StopSignal"], config["Entrypoint"]) == ("10001", "SIGTERM", ["tickover"])
@@ -177,16 +185,11 @@ def metrics(port: int) -> str:
         return ""
 
 
-def test_the_bill_of_materials_is_what_is_locked() -> None:
-    done = subprocess.run(["make", "sbom"], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    bill = json.loads((ROOT / "reports" / "sbom.cdx.json").read_text(encoding="utf-8"))
-    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "tickover")
-    lines = (ROOT / "requirements" / "run.txt").read_text(encoding="utf-8").splitlines()
-    locked = {line.split()[0] for line in lines if "==" in line and "sys_platform == 'win32'" not in line}
-    found = {f"{part['name'].lower().replace('_', '-')}=={part['version']}" for part in bill["components"]}
-    assert found <= locked
-    conditional = {line.split()[0] for line in lines if "==" in line and " ; " in line}
-    assert locked - found <= conditional
-    needed = {item["ref"]: item.get("dependsOn", []) for item in bill["dependencies"]}
-    assert len(needed[bill["metadata"]["component"]["bom-ref"]]) > 20
+def test_the_image_is_saved_as_a_file_that_says_its_name(image: str, tmp_path: Path) -> None:
+    save_image(print, image, tmp_path)
+    [archive] = tmp_path.iterdir()
+    with tarfile.open(archive) as files:
+        manifest = files.extractfile("manifest.json")
+        assert manifest is not None
+        [saved] = json.load(manifest)
+    assert (archive.name, saved["RepoTags"]) == (f"tickover-{version_of_project()}-image.tar", [image])

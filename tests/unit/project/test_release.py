@@ -1,67 +1,13 @@
-"""Obstacles to a release are found: versions, changelog, licences, advisories. All of it is an integration test."""
+"""Obstacles to a release are found: licences, advisories. All of it is an integration test."""
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from policies.table import EMPTY_TABLE
-from sidecar.model.stats import Stats
-from sidecar.service.metrics import Exposition, Recorder
-from tests import release
-from tests.release import NotReleasable, audited, check_licences, check_versions, is_allowed, notes_of
-from tests.unit.api_world import World
-
-CHANGELOG = """# Changelog
-
-## [Unreleased]
-
-### Added
-- New.
-
-## [0.2.0] - 2026-02-01
-- Two.
-
-## [0.1.0] - 2026-01-01
-- One.
-"""
-
-
-def test_the_version_of_pyproject_is_everywhere() -> None:
-    version = release.version_of_project()
-    assert set(release.stated_versions().values()) == {version}
-    text = Exposition(Stats, lambda: EMPTY_TABLE, Recorder())().decode()
-    [build] = [family for family in text_string_to_metric_families(text) if family.name == "tickover_build_info"]
-    assert build.samples[0].labels["version"] == version, "run `make setup`"
-    assert World().app.openapi()["info"]["version"] == version
-
-
-def test_a_place_with_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(release, "version_of_project", lambda: "9.9.9")
-    with pytest.raises(NotReleasable, match=r"version 9\.9\.9, but the chart's version is "):
-        check_versions(print)
-
-
-def test_notes_are_the_versions_own_or_what_is_unreleased() -> None:
-    assert notes_of(CHANGELOG, "0.2.0") == ("[0.2.0] - 2026-02-01", "- Two.\n")
-    assert notes_of(CHANGELOG, "0.3.0") == ("[Unreleased]", "### Added\n- New.\n")
-
-
-@pytest.mark.parametrize(
-    ("changelog", "words"),
-    [
-        ("# Changelog\n", "no section"),
-        (CHANGELOG.replace("## [Unreleased]", "## [0.3.0] - 2026-03-01"), "no section"),
-        (CHANGELOG.replace("- New.", ""), "says nothing"),
-        (CHANGELOG.replace("2026-02-01", "1 Feb"), "is no"),
-        (CHANGELOG.replace("[0.1.0]", "[0.3.0]"), "newest version"),
-        (CHANGELOG + "## [0.2.0] - 2026-02-01\n", "twice"),
-    ],
-)
-def test_a_changelog_that_says_too_little_is_refused(changelog: str, words: str) -> None:
-    with pytest.raises(NotReleasable, match=words):
-        notes_of(changelog, "0.3.0")
+from tests.release import audited, check_licences, is_allowed, made
+from tests.version import NotReleasable
 
 
 @pytest.mark.parametrize(
@@ -97,3 +43,10 @@ def test_an_audit_that_looked_at_nothing_says_so() -> None:
     assert audited(report(skipped, fine), "").startswith("1 packages without known vulnerabilities, not known")
     with pytest.raises(NotReleasable, match="b 1: CVE-1"):
         audited(report({**fine, "vulns": [{"id": "CVE-1"}]}), "")
+
+
+def test_only_what_a_release_makes_is_taken_for_it(tmp_path: Path) -> None:
+    """The rest of a directory that somebody named stays when a release is made into it."""
+    for name in ("tickover-0.1.0.tgz", "SHA256SUMS", "thesis.md", "tickover.py"):
+        (tmp_path / name).touch()
+    assert [path.name for path in made(tmp_path)] == ["SHA256SUMS", "tickover-0.1.0.tgz"]
