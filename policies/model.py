@@ -103,7 +103,9 @@ def _check_spread(spread: int | None, spread_max: int | None) -> None:
 
 
 class Retry(BaseModel):
-    """Retries of failed records: `attempts` deliveries after the first failure, then the record is dead-lettered."""
+    """Retries of failed records. `attempts` counts the deliveries after the first failure, so a record is delivered
+    `attempts` + 1 times at most; then it is dead-lettered.
+    """
 
     model_config = _SETTINGS
     attempts: Annotated[int, Field(strict=True, ge=0, le=ATTEMPTS_MAX)]

@@ -16,6 +16,9 @@ from sidecar.operations.schedules.schedule import Schedule
 from tests.source import ROOT
 
 DOCS = ROOT / "docs"
+ATTEMPTS = (
+    "`attempts` counts the deliveries after the first failure, so a record is delivered `attempts` + 1 times at most"
+)
 PAGES = [DOCS / "tutorial.md", *sorted(path for name in ("how-to", "migrate") for path in (DOCS / name).glob("*.md"))]
 CALL = re.compile(r"(?:^|[\s(;|])(?:\.venv/bin/)?tickover((?: [^|<>&;()\n]+))")
 
@@ -54,6 +57,17 @@ def test_commands_are_found() -> None:
     assert sum(len(calls(path)) for path in PAGES) > 30
     assert unknown(["messages", "send", "--dealy", "5s"]) == "--dealy"
     assert unknown(["mesages", "list"])
+
+
+def test_attempts_are_explained_wherever_they_are_first_met_and_in_the_same_words() -> None:
+    """Whether the first delivery counts is what everybody asks, and other tools count it."""
+    pages = [ROOT / "README.md", *DOCS.glob("*.md"), *PAGES, *(ROOT / "examples").rglob("*.yaml")]
+    using = [path for path in pages if re.search(r"\battempts: \d|`attempts`", path.read_text(encoding="utf-8"))]
+    assert len(using) > 10
+    words = {
+        path: " ".join(re.sub(r"^ *# ", "", path.read_text(encoding="utf-8"), flags=re.M).split()) for path in using
+    }
+    assert [path.relative_to(ROOT).as_posix() for path, text in words.items() if ATTEMPTS not in text] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
