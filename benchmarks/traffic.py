@@ -4,13 +4,14 @@ import itertools
 import json
 import random
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from benchmarks.harness import PARTITIONS, BenchmarkError, Child, percentile, wait_until
-from policies.headers import DELAY, DUE, TARGET
+from policies.headers import DELAY, DUE, ID, TARGET
 from sidecar.kafka.client_settings import producer_settings
 from sidecar.model.record import Headers
 
@@ -60,13 +61,19 @@ def request_headers(delay_ms: int, target: str) -> Headers:
     ]
 
 
+def new_id() -> bytes:
+    """36 bytes, as a UUID is written."""
+    return str(uuid.UUID(int=random.getrandbits(128))).encode()
+
+
 class Filler:
     """Produces requests; the record's timestamp is an argument, since a delay counts from it."""
 
-    def __init__(self, bootstrap: str, source: str, target: str) -> None:
+    def __init__(self, bootstrap: str, source: str, target: str, *, with_ids: bool = False) -> None:
         self._producer: Any = Producer({**producer_settings({"bootstrap.servers": bootstrap}), **NOT_IDEMPOTENT})
         self._source = source
         self._target = target
+        self._with_ids = with_ids
         self._values = values()
         self._failed = 0
 
@@ -79,6 +86,8 @@ class Filler:
     def send(self, number: int, stamp_ms: int, delay_ms: int) -> None:
         """One record."""
         key, headers = b"C%09d" % number, request_headers(delay_ms, self._target)
+        if self._with_ids:
+            headers.append((ID, new_id()))
         while True:
             try:
                 self._producer.produce(self._source, next(self._values), key, -1, self._report, None, stamp_ms, headers)
