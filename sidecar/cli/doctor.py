@@ -1,24 +1,45 @@
-"""`tickover doctor`, what is wrong around the sidecar and how to mend it; `tickover acl`, which rights it needs."""
+"""`tickover doctor`, what is wrong around the sidecar and how to mend it; `tickover acl`, which rights it needs;
+`tickover size`, how much a load takes.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from policies.duration import parse_duration
+from policies.errors import FormatError
 from policies.model import Policy
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX
-from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_items
 from sidecar.cli.policies import POLICY
 from sidecar.doctor.acl import RedisRights, Right, Rights, kafka_commands, kafka_rights, redis_command, redis_rights
 from sidecar.doctor.doctor import Finding, Severity, examine
+from sidecar.doctor.sizing import (
+    PARTITIONS_DEFAULT,
+    REDIS_PACKED,
+    REPLICATION_FACTOR_DEFAULT,
+    VALUE_BYTES_DEFAULT,
+    Load,
+    parse_count,
+    parse_rate,
+    parse_share,
+    shown,
+    size,
+)
 from sidecar.model.foreign_text import LINES, visible
 from sidecar.settings.settings import Settings
 
 REDIS_USER: Final = "tickover"
 COMMANDS_A_LINE: Final = 10
+VALUE_BYTES_MAX: Final = 10_000_000
+PARTITIONS_MAX: Final = 100_000
+REPLICAS_MAX: Final = 10_000
+
+Number = TypeVar("Number", int, float)
 
 acl_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show which rights tickover needs.")
 acl_app.callback()(output_before)
@@ -138,4 +159,75 @@ def _row(right: Right) -> dict[str, Any]:
         "name": right.pattern.name,
         "operations": list(right.operations),
         "role": right.role,
+    }
+
+
+# tidy: a command's options
+def size_load(
+    rate: Annotated[str, typer.Option(help="Records a second of all sources on average, each attempt counted: 200/s.")],
+    delay: Annotated[str, typer.Option(help="The longest time that a record is held: 30d.")],
+    pending: Annotated[str, typer.Option(help="Records held at once: 1M; left out: rate times delay.")] = "",
+    value: Annotated[int, typer.Option(help="Bytes of a value.", min=0, max=VALUE_BYTES_MAX)] = VALUE_BYTES_DEFAULT,
+    ids: Annotated[str, typer.Option("--with-id", help="Share of the records that have a tickover-id: 25%.")] = "0%",
+    packed: Annotated[
+        str, typer.Option(help="Share of a value that zstd leaves; 100% of what is encrypted.")
+    ] = f"{REDIS_PACKED.value:.0%}",
+    same_delay: Annotated[bool, typer.Option("--same-delay", help="All records wait equally long.")] = False,
+    partitions: Annotated[
+        int, typer.Option(help="Partitions of all sources.", min=1, max=PARTITIONS_MAX)
+    ] = PARTITIONS_DEFAULT,
+    replicas: Annotated[
+        int, typer.Option(help="Processes of tickover; 0: as many as are advised.", min=0, max=REPLICAS_MAX)
+    ] = 0,
+    replication_factor: Annotated[
+        int, typer.Option(help="Replicas of each topic.", min=1, max=100)
+    ] = REPLICATION_FACTOR_DEFAULT,
+    retention: Annotated[str, typer.Option(help="retention.ms of the sources; left out: delay and 7d.")] = "",
+    target_retention: Annotated[str, typer.Option(help="retention.ms of the targets.")] = "7d",
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Reckon what a load needs: Redis, Kafka's disk, memory, CPU, replicas. Asks nobody."""
+    try:
+        load = Load(
+            _read("--rate", parse_rate, rate),
+            _read("--delay", _duration, delay),
+            _read("--pending", parse_count, pending) if pending else 0,
+            value,
+            _read("--with-id", parse_share, ids),
+            _read("--packed", parse_share, packed),
+            same_delay,
+            partitions,
+            replicas,
+            replication_factor,
+            _read("--retention", _duration, retention) if retention else 0,
+            _read("--target-retention", _duration, target_retention),
+        )
+    except FormatError as error:
+        raise Failure(str(error), Status.USAGE) from None
+    show_items([need._asdict() for need in size(load, Settings())], _sized, form)
+    if load.pending > load.rate * load.delay_ms / 1_000:
+        say("more are pending than come in within --delay at this rate: Kafka's disk is reckoned for those pending")
+
+
+def _read(option: str, parse: Callable[[str], Number], text: str) -> Number:
+    """An option's number. Raises Failure with the option's name."""
+    try:
+        return parse(text)
+    except FormatError as error:
+        raise Failure(f"{option}: {error}", Status.USAGE) from None
+
+
+def _duration(text: str) -> int:
+    """Milliseconds of a duration with its unit. Raises FormatError."""
+    if text.isdecimal():
+        raise FormatError("a duration needs its unit (write 90s, 15m, 2h or 30d)", text)
+    return parse_duration(text)
+
+
+def _sized(need: dict[str, Any]) -> dict[str, Any]:
+    """A line for people: the amount with its unit, before how it is reckoned."""
+    return {
+        **{name: need[name] for name in ("part", "what")},
+        "need": shown(need["amount"], need["unit"]),
+        "formula": need["formula"],
     }

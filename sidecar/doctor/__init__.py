@@ -1,1 +1,1 @@
-"""Checks of everything around the process: brokers, topics, Redis, and the rights it needs there."""
+"""Checks of all around the process: brokers, topics, Redis, the rights it needs there; and how much a load takes."""

@@ -1,15 +1,16 @@
-"""Writes the pages that are made from the code: `make pages`."""
+"""Writes the pages that are made from the code, and the parts of pages that are: `make pages`."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.pages import commands, configuration, headers, metrics, policy, problems, rest, roles
+from tests.pages import commands, configuration, headers, metrics, policy, problems, rest, roles, sizing
 from tests.source import ROOT
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     DOCS / "configuration.md": configuration.page,
+    sizing.GUIDE: sizing.page,
     **{
         DOCS / "reference" / f"{module.__name__.rpartition('.')[2]}.md": module.page
         for module in (commands, headers, metrics, policy, problems, rest, roles)

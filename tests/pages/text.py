@@ -1,6 +1,9 @@
 """Markdown that all generated pages share."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 
 def head(title: str, source: str, words: str = "") -> str:
@@ -22,3 +25,20 @@ def cell(text: str) -> str:
 def code(text: object) -> str:
     """As code; nothing for nothing."""
     return f"`{text}`" if text not in ("", None) else ""
+
+
+def with_parts(place: Path, parts: Mapping[str, str]) -> str:
+    """A page that people write, with its parts made anew. A part stands between two lines of its own,
+    `<!-- NAME: made ... -->` and `<!-- end of NAME -->`. Raises ValueError where one isn't there once.
+    """
+    text = place.read_text(encoding="utf-8")
+    for name, made in parts.items():
+        part = re.compile(rf"(^<!-- {name}: made [^\n]* -->\n).*?(^<!-- end of {name} -->$)", re.MULTILINE | re.DOTALL)
+        text, found = part.subn(partial(_between, made), text)
+        if found != 1:
+            raise ValueError(f"{place.name} has {found} parts {name}, expected one")
+    return text
+
+
+def _between(made: str, lines: re.Match[str]) -> str:
+    return f"{lines[1]}\n{made}\n{lines[2]}"
