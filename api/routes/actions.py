@@ -33,6 +33,7 @@ from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Settlement
 from sidecar.lookup.receipts import ReceiptsUnavailable, TooManyWaiting
 from sidecar.model.record import Outcome, Place, TopicPartition
+from sidecar.model.times import with_times
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}
@@ -62,13 +63,16 @@ class Reschedule(BaseModel):
 
 
 class ReceiptOut(BaseModel):
-    """Result of an action. `position` is the message's, `control` the control record's; `due` is epoch milliseconds."""
+    """Result of an action. `position` is the message's, `control` the control record's; `due` is epoch milliseconds,
+    `due_utc` RFC 3339.
+    """
 
     id: str
     source: str
     action: str
     outcome: str
     due: int
+    due_utc: str | None
     position: PositionOut
     control: PositionOut
 
@@ -204,12 +208,13 @@ def _answer(id: str, action: str, held: Row, control: Place, receipt: Settlement
         "control": control._asdict(),
     }
     if receipt is None:  # its owner is busy, or away: it stands in Kafka and will be obeyed
-        return json_response(document, 202)
+        return json_response(with_times(document, "due"), 202)
     hit = control._replace(offset=receipt.related) if receipt.place == control else receipt.place
     if hit.offset > control.offset:  # a later one moved it on from the control's place: not what this one has hit
         hit = place_of_row(held)
     due_ms = held["due"] if action == CANCEL else receipt.due_ms
-    return json_response({**document, "outcome": _DONE[action], "due": due_ms, "position": hit._asdict()})
+    document |= {"outcome": _DONE[action], "due": due_ms, "position": hit._asdict()}
+    return json_response(with_times(document, "due"))
 
 
 def _missed(receipt: Settlement, place: Place, left: Settlement | None, if_match: str | None) -> Problem:

@@ -18,6 +18,7 @@ from api.routes.openapi import body_of
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
+from sidecar.model.times import with_times
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
 from sidecar.operations.bulk.plan import Change, Selection, When
 from sidecar.operations.bulk.receipt_log import Place
@@ -146,7 +147,8 @@ async def list_change_receipts(
 ) -> Response:
     """Outcome of each message, in the order in which the messages were changed. `next: null`: there are no more yet."""
     receipts, following = await told(lambda: ports.changes.receipts(id, _place(cursor), limit))
-    return json_response({"items": receipts, "next": None if following is None else encode("{}/{}".format(*following))})
+    items = [with_times(receipt, "due") for receipt in receipts]
+    return json_response({"items": items, "next": None if following is None else encode("{}/{}".format(*following))})
 
 
 def _place(cursor: str | None) -> Place:

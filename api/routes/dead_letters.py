@@ -16,6 +16,7 @@ from api.problems import Problem
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
+from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.browse import Look, Page, ReadingBusy, Shown, UnknownTopic
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
@@ -108,7 +109,9 @@ def _fate(shown: Shown) -> dict[str, Any] | None:
 
 
 def _sent(sent: Sent | None) -> dict[str, Any] | None:
-    return None if sent is None else {"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}
+    if sent is None:
+        return None
+    return with_times({"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}, "from", "to")
 
 
 def _document(ports: Ports, letter: DeadLetter, payload: bool) -> dict[str, Any]:

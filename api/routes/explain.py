@@ -25,6 +25,7 @@ from policies.headers import OFFSET_MAX
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.model.header_codec import split
+from sidecar.model.times import with_times
 
 PARTITION_MAX: Final = (1 << 31) - 1
 THREADS: Final = 1  # more would only take the interpreter from each other, and from the engine
@@ -108,7 +109,7 @@ def _table(ports: Ports, policy: Policy | str | None) -> PolicyTable:
 
 def _document(explanation: Explanation) -> dict[str, Any]:
     return {
-        "decision": _decision(explanation.decision),
+        "decision": with_times(_decision(explanation.decision), "due", "first_failure", "expires"),
         "policy": explanation.policy,
         "candidates": list(explanation.candidates),
         "schedule": [_step(step) for step in explanation.schedule],
@@ -161,10 +162,11 @@ def _given(number: int) -> int | None:
 
 
 def _step(step: Step) -> dict[str, Any]:
-    return {
+    told = {
         "attempt": step.attempt or None,
         "delay_min": step.delay_min_ms,
         "delay_max": step.delay_max_ms,
         "due_min": step.due_min_ms,
         "due_max": step.due_max_ms,
     }
+    return with_times(told, "due_min", "due_max")

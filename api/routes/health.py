@@ -11,6 +11,7 @@ from starlette.responses import Response
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
 from api.problems import Problem
 from sidecar.model.stats import Stats, TargetFlow, TopicCounts
+from sidecar.model.times import with_times
 
 UNREAD_SHOWN_MAX: Final = 20  # schedules named by /readyz; the list has all
 
@@ -62,7 +63,7 @@ async def stats(caller: Reader, ports: GivenPorts) -> Response:
 
 def stats_document(stats: Stats) -> dict[str, Any]:
     """`Stats` as plain data; `next_due` is epoch milliseconds, `suspended` are targets that don't acknowledge."""
-    return {
+    told = {
         "replica": stats.replica,
         "topics": {topic: _counts(counts) for topic, counts in sorted(stats.topics.items())},
         "lateness_ms": {
@@ -96,6 +97,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
         "clock_skew_ms": stats.clock_skew_ms,
         "problems": list(stats.problems),
     }
+    return with_times(told, "next_due")
 
 
 def _flow(flow: TargetFlow) -> dict[str, Any]:

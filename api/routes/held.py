@@ -18,13 +18,14 @@ from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_
 from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
-from api.routes.timeline import Row, final, held_document, missed, place_of_row, settled_document
+from api.routes.timeline import Row, final, held_document, missed, place_of_row, row_document, settled_document
 from policies.duration import parse_time
 from policies.errors import FormatError
 from sidecar.lookup.query import START, TIME_MAX_MS, Key, LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Entry, Settlement
 from sidecar.model.record import TopicPartition
+from sidecar.model.times import with_times
 from sidecar.operations.bulk.plan import HIDDEN
 
 MINUTE_MS: Final = 60_000
@@ -110,7 +111,8 @@ async def list_messages(
         raise unavailable(error) from None
     trail.note(count=len(rows))
     following_cursor = None if following is None else encode(json.dumps(following))
-    return json_response({"items": rows, "next": following_cursor, **missing_document(missing)})
+    items = [row_document(row) for row in rows]
+    return json_response({"items": items, "next": following_cursor, **missing_document(missing)})
 
 
 @router.get("/v1/forecast")
@@ -135,7 +137,10 @@ async def forecast(
         counts, missing = await ports.lookup.forecast(query, until * MINUTE_MS)
     except LookUpUnavailable as error:
         raise unavailable(error) from None
-    items = [{"minute": minute * MINUTE_MS, "held": counts.get(minute, 0)} for minute in range(this, until)]
+    items = [
+        with_times({"minute": minute * MINUTE_MS, "held": counts.get(minute, 0)}, "minute")
+        for minute in range(this, until)
+    ]
     before = sum(count for minute, count in counts.items() if 0 <= minute < this)
     return json_response({"items": items, "before": before, "later": counts.get(-1, 0), **missing_document(missing)})
 

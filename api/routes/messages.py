@@ -28,6 +28,7 @@ from api.problems import Problem, unprocessable
 from api.routes.openapi import body_of
 from api.routes.timeline import final
 from api.sources import refuse_unless_source
+from sidecar.model.times import with_times
 
 KEY_LENGTH_MAX: Final = 255
 RETRY_LATER: Final = {"Retry-After": "1"}
@@ -45,10 +46,11 @@ class PositionOut(BaseModel):
 
 
 class AcceptedOut(BaseModel):
-    """An accepted message; `due` is epoch milliseconds."""
+    """An accepted message; `due` is epoch milliseconds, `due_utc` RFC 3339."""
 
     id: str
     due: int
+    due_utc: str | None
     position: PositionOut
 
 
@@ -74,12 +76,12 @@ async def send_message(
     if idempotency_key is None:
         accepted = await _send(ports, message, message.id or new_id(), ports.now_ms())
         trail.note(**accepted)
-        return json_response(accepted, 202)
+        return _told(accepted)
     key = _scoped(idempotency_key, caller)
     try:
-        response = await _send_once(ports, message, key, hashlib.sha256(body.canonical).digest())
-        trail.note(**json.loads(bytes(response.body)))
-        return response
+        accepted, is_replayed = await _send_once(ports, message, key, hashlib.sha256(body.canonical).digest())
+        trail.note(**accepted)
+        return _told(accepted, is_replayed)
     except IdempotencyUnavailable:
         detail = "The store of idempotency keys can't be reached; nothing was sent."
         raise Problem(503, "idempotency-unavailable", detail, RETRY_LATER) from None
@@ -92,11 +94,19 @@ def _scoped(key: str, caller: Caller) -> str:
     return f"{caller.name}\n{key}"
 
 
-async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: bytes) -> Response:
-    """If the request is cancelled in here, its lease runs out by itself: what Kafka got is unknown."""
+def _told(accepted: dict[str, object], is_replayed: bool = False) -> Response:
+    return json_response(with_times(accepted, "due"), 202, {"Idempotency-Replayed": "true"} if is_replayed else {})
+
+
+async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: bytes) -> tuple[dict[str, object], bool]:
+    """Accepted message, and whether a former request did it.
+
+    If the request is cancelled in here, its lease runs out by itself: what Kafka got is unknown.
+    """
     match await ports.idempotency.begin(key, fingerprint, ports.now_ms()):
         case Answered(response):
-            return Response(response, 202, {"Idempotency-Replayed": "true"}, "application/json")
+            first: dict[str, object] = json.loads(response)
+            return first, True
         case Mismatch():
             detail = "This Idempotency-Key was used for another body within the last 24 hours."
             raise unprocessable("idempotency-key-reused", detail)
@@ -107,8 +117,8 @@ async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: b
             message_id = message.id or repeatable_id(key, fingerprint)
             if message.id is None and (left := _left_before(ports, message_id)) is not None:
                 await _keep(ports, key, fresh, left)
-                return json_response(left, 202, {"Idempotency-Replayed": "true"})
-            return await _answer(ports, message, message_id, fresh, key)
+                return left, True
+            return await _answer(ports, message, message_id, fresh, key), False
 
 
 def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
@@ -120,11 +130,11 @@ def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
     return None if last is None else {"id": message_id, "due": last.due_ms, "position": last.place._asdict()}
 
 
-async def _answer(ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str) -> Response:
+async def _answer(ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str) -> dict[str, object]:
     """Send, and keep the answer. Id and time are the same in every try."""
     accepted = await _send_or_let_go(ports, message, message_id, fresh, key)
     await _keep(ports, key, fresh, accepted)
-    return json_response(accepted, 202)
+    return accepted
 
 
 async def _keep(ports: Ports, key: str, fresh: Fresh, accepted: dict[str, object]) -> None:

@@ -34,6 +34,7 @@ from policies.model import (
 from policies.topic.log import VERSION_MAX
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.reserved_topics import reserved_in
+from sidecar.model.times import with_times
 
 router = APIRouter(tags=["policies"])
 
@@ -237,13 +238,14 @@ def _version_key(version: Versioned | Removed) -> str:
 
 
 def _version_document(version: Versioned | Removed) -> dict[str, Any]:
-    return {
+    told = {
         "version": version.version,
         "time": version.time_ms,
         "author": version.author,
         "managed_by": version.managed_by,
         "policy": None if isinstance(version, Removed) else policy_document(version.policy),
     }
+    return with_times(told, "time")
 
 
 def _shown(stored: Versioned, created: bool = False) -> Response:

@@ -24,6 +24,7 @@ from api.routes.named_resources import (
 )
 from api.routes.openapi import body_of
 from api.sources import refuse_unless_source
+from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, occurrences, zone
 from sidecar.operations.schedules.schedule import (
@@ -137,7 +138,7 @@ async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Coun
         }
         for at_ms in islice(_coming(schedule, ports.now_ms()), n)
     ]
-    return json_response({"items": items})
+    return json_response({"items": [with_times(item, "at") for item in items]})
 
 
 @SCHEDULE.put(router, Schedule)
@@ -238,7 +239,7 @@ def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
 
 def _unread(name: str, known: Known, unread: Unread) -> dict[str, Any]:
     """One that can't be read here, as far as can be told."""
-    return {
+    told = {
         "name": name,
         **unread.shown,
         "source": unread.source or None,
@@ -248,6 +249,7 @@ def _unread(name: str, known: Known, unread: Unread) -> dict[str, Any]:
         "written_up_to": known.progress.last_ms or None,
         "next": None,
     }
+    return with_times(told, "written_up_to", "next")
 
 
 def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) -> dict[str, Any]:
@@ -255,7 +257,7 @@ def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) ->
     entry = known.entry
     assert entry is not None  # it is alive
     problem = "" if entry.schedule.paused else unwritten or known.progress.problem
-    return {
+    told = {
         **_document(entry.schedule, masking),
         "source": entry.source,
         "version": entry.version,
@@ -264,6 +266,7 @@ def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) ->
         "written_up_to": (known.progress.last_ms if is_about(known.progress, entry) else 0) or None,
         "next": next(_coming(entry.schedule, now_ms), None),
     }
+    return with_times(told, "written_up_to", "next")
 
 
 def _shown(entry: Entry, created: bool = False, masking: Masking | None = None) -> Response:

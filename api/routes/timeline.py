@@ -5,6 +5,7 @@ from typing import Any
 
 from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
 from sidecar.model.record import Outcome, Place
+from sidecar.model.times import with_times
 
 Row = dict[str, Any]
 
@@ -14,6 +15,11 @@ def place_of_row(row: Row) -> Place:
     return Place(**row["position"])
 
 
+def row_document(row: Row) -> Row:
+    """A held record as it is shown: the row, its times in words, too."""
+    return with_times(row, "due", "first_failure", "expires_at")
+
+
 def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
     """A message that is held: the row, and its timeline."""
     place = place_of_row(row)
@@ -21,9 +27,9 @@ def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence
     filed = [one for one in entries if _same_lane(one.place, place)]
     events = [accepted(row["accepted"]), *map(_entered, filed), *map(_moved, moves), *missed(settlements)]
     if row["tier"] == "overflow" and not filed:
-        events.append({"event": "overflow", "time": None})
-    events.append({"event": "due", "time": row["due"]})
-    return {**row, "timeline": in_time(events)}
+        events.append(_event("overflow", None))
+    events.append(_event("due", row["due"]))
+    return {**row_document(row), "timeline": in_time(events)}
 
 
 def settled_document(id: str, last: Settlement, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
@@ -39,8 +45,8 @@ def settled_document(id: str, last: Settlement, settlements: Sequence[Settlement
         *missed(settlements),
     ]
     if last.due_ms <= last.settled_ms or last.outcome is Outcome.EMITTED:  # others may leave before
-        events.append({"event": "due", "time": last.due_ms})
-    return {
+        events.append(_event("due", last.due_ms))
+    told = {
         "id": id,
         "source": last.place.topic,
         "position": position,
@@ -55,6 +61,7 @@ def settled_document(id: str, last: Settlement, settlements: Sequence[Settlement
         "settled": last.settled_ms,
         "timeline": [*in_time(events), _left(last)],
     }
+    return with_times(told, "due", "settled")
 
 
 def final(settlements: Sequence[Settlement]) -> Settlement | None:
@@ -65,7 +72,7 @@ def final(settlements: Sequence[Settlement]) -> Settlement | None:
 
 def accepted(position: Row) -> Row:
     """When a record came to its source, as far as that was looked up."""
-    return {"event": "accepted", "time": None, "position": position}
+    return _event("accepted", None, position=position)
 
 
 def in_time(events: list[Row]) -> list[Row]:
@@ -74,26 +81,31 @@ def in_time(events: list[Row]) -> list[Row]:
     return [events[0], *(event for event in events[1:] if event["time"] is None), *known]
 
 
+def _event(event: str, time_ms: int | None, **facts: Any) -> Row:
+    """One line of a timeline; no time: it isn't known."""
+    return with_times({"event": event, "time": time_ms, **facts}, "time")
+
+
 def _entered(entry: Entry) -> Row:
-    return {"event": "overflow", "time": entry.written_ms, "due": entry.due_ms, "ledger": _at(entry.ledger)}
+    return with_times(_event("overflow", entry.written_ms, due=entry.due_ms, ledger=_at(entry.ledger)), "due")
 
 
 def _moved(settlement: Settlement) -> Row:
     by = settlement.place._replace(offset=settlement.related)._asdict() if settlement.related >= 0 else None
-    return {"event": "moved", "time": settlement.settled_ms, "by": by, "ledger": _at(settlement.ledger)}
+    return _event("moved", settlement.settled_ms, by=by, ledger=_at(settlement.ledger))
 
 
 def missed(settlements: Sequence[Settlement]) -> list[Row]:
     """Control records for an id that found nothing, wherever: perhaps they went to another partition."""
     return [
-        {"event": "not-found", "time": one.settled_ms, "control": one.place._asdict(), "ledger": _at(one.ledger)}
+        _event("not-found", one.settled_ms, control=one.place._asdict(), ledger=_at(one.ledger))
         for one in settlements
         if one.outcome is Outcome.APPLIED and one.related < 0
     ]
 
 
 def _left(settlement: Settlement) -> Row:
-    event: Row = {"event": settlement.outcome.name.lower(), "time": settlement.settled_ms}
+    event = _event(settlement.outcome.name.lower(), settlement.settled_ms)
     if settlement.outcome is Outcome.EMITTED:
         event["target"] = settlement.target
     if settlement.reason:

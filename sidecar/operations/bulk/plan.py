@@ -15,6 +15,7 @@ from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
 from sidecar.lookup.query import ALL, START, Key, Query
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
+from sidecar.model.times import with_times
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
@@ -134,7 +135,7 @@ class Item(BaseModel):
         """As REST shows it."""
         position = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         told = {"id": self.id, "source": self.topic, "due": self.due_ms, "target": self.target, "policy": self.policy}
-        return {**told, "position": position}
+        return {**with_times(told, "due"), "position": position}
 
 
 class Counted(BaseModel):
@@ -198,11 +199,11 @@ class Change(Job[ChangePlan, Progress]):
         left = max(progress.planned.messages - sum(progress.outcomes.values()), 0)
         ended = self.state in (State.DONE, State.ABORTED)
         when = {name.removesuffix("_ms"): value for name, value in plan.when.model_dump(exclude_none=True).items()}
-        return {
+        told = {
             **self.document_head(),
             "action": plan.action,
             **when,
-            "filter": plan.selection.shown(),
+            "filter": with_times(plan.selection.shown(), "due_from", "due_to"),
             **self.document_owner(),
             "limits": {"rate": plan.rate},
             "planned": {
@@ -224,3 +225,4 @@ def _count(counts: dict[str, int], name: str) -> None:
 
 
 FORM: Final = form_of(ChangePlan, Progress, Change, SCHEMA)
+        return with_times(told, "deliver_at", "expires")

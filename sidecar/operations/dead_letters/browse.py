@@ -18,6 +18,7 @@ from policies.headers import REDRIVE_SOURCE
 from policies.table import PolicyTable
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
+from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
 from sidecar.operations.dead_letters.masking import Masking
@@ -89,7 +90,7 @@ class Group:
 
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
-        return {
+        told = {
             "topic": self.topic,
             "reason": self.reason or None,
             "error_class": self.error_class or None,
@@ -102,6 +103,7 @@ class Group:
             "last_seen": self.last_ms,
             "example": str(self.example),
         }
+        return with_times(told, "first_seen", "last_seen")
 
 
 def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[str], quarantine: str) -> list[str]:

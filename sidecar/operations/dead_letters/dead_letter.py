@@ -27,6 +27,7 @@ from policies.headers import (
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import headers_of
 from sidecar.model.record import Headers, Place
+from sidecar.model.times import with_times
 
 TEXT_LENGTH_MAX: Final = 1_024
 COUNT_DIGITS_MAX: Final = 6
@@ -85,7 +86,7 @@ class DeadLetter(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """JSON document of the letter without its payload and what it died of, as REST shows it."""
-        return {
+        told = {
             "position": str(self.place),
             "topic": self.place.topic,
             "partition": self.place.partition,
@@ -105,6 +106,7 @@ class DeadLetter(NamedTuple):
             "key_bytes": None if self.key is None else len(self.key),
             "value_bytes": None if self.value is None else len(self.value),
         }
+        return with_times(told, "time", "first_failure")
 
 
 def letter_of(message: Message) -> DeadLetter:

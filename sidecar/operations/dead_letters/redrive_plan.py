@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
+from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
@@ -115,7 +116,7 @@ class Redrive(Job[Plan, Progress]):
         return {
             **self.document_head(),
             "topic": plan.topic,
-            "filter": plan.selection.model_dump(exclude_none=True),
+            "filter": with_times(plan.selection.model_dump(exclude_none=True), "since", "until"),
             "target": plan.target,
             "again": plan.again,
             **self.document_owner(),

@@ -34,6 +34,7 @@ from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import job_writer_settings
 from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
 from sidecar.model.ports import refusal
+from sidecar.model.times import with_times
 
 MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
@@ -109,13 +110,14 @@ class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
 
     def document_owner(self) -> dict[str, Any]:
         """Fields by which REST shows who wanted a job, and who works on it."""
-        return {
+        told = {
             "author": self.plan.author,
             "created": self.plan.created_ms,
             "aborted_by": self.aborted_by,
             "updated": self.progress.updated_ms or None,
             "owner": self.progress.owner or None,
         }
+        return with_times(told, "created", "updated")
 
     def document(self) -> dict[str, Any]:
         """All that REST shows; each kind of job adds its own fields."""

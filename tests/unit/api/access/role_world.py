@@ -254,6 +254,13 @@ class Told(NamedTuple):
     status: int
     answer: str
     audited: str
+    body: str
+
+    @property
+    def document(self) -> Any:
+        """The answer as JSON; None where it has no body."""
+        body = self.body
+        return json.loads(body) if body else None
 
     @property
     def seen(self) -> frozenset[str]:
@@ -274,4 +281,4 @@ def ask(name: str, call: Call, role: Role | None) -> Told:
         api.changing.changes.crew.stop()
         api.redriving.redrives.crew.stop()
         audited = "\n".join(str((one.key, one.value, one.headers)) for one in api.audit.sent[before:])
-        return Told(response.status_code, f"{response.headers} {response.text}", audited)
+        return Told(response.status_code, f"{response.headers} {response.text}", audited, response.text)

@@ -63,6 +63,7 @@ def test_cancelled_with_its_receipt(api: World) -> None:
     assert response.status_code == 200
     assert response.json() == {
         "id": "a", "source": "reminders", "action": "cancel", "outcome": "cancelled", "due": NOW_MS + 8,
+        "due_utc": "2027-01-15T08:00:00.008Z",
         "position": MINE, "control": {**MINE, "offset": CONTROL},
     }  # fmt: skip
     assert headers_of(api) == {"tickover-id": b"a", "tickover-action": b"cancel", "tickover-if-offset": b"8"}

@@ -8,6 +8,7 @@ import pytest
 from api.access.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from sidecar.model.record import Place
+from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.masking import MASK
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
@@ -81,7 +82,7 @@ def test_letters_that_were_redriven_are_told_apart() -> None:
     with world() as api:
         filled(api)
         api.redriven.write("plan", [Place("orders-dlq", 0, offset) for offset in (0, 2)], NOW_MS + 60_000)
-        sent = {"plan": "plan", "from": NOW_MS + 60_000, "to": NOW_MS + 60_000}
+        sent = with_times({"plan": "plan", "from": NOW_MS + 60_000, "to": NOW_MS + 60_000}, "from", "to")
         listed = items(api, "/v1/dead-letters?topic=orders-dlq&reason=attempts_exhausted")
         assert [item["redriven"] for item in listed] == [sent, None, sent, None]
         assert [item["offset"] for item in items(api, "/v1/dead-letters?reason=attempts_exhausted&open=true")] == [1, 3]
@@ -96,7 +97,7 @@ def test_one_letter_says_by_which_plan_it_was_sent_and_whether_it_came_back() ->
         filled(api)
         api.redriven.write("plan", [Place("orders-dlq", 0, 0), Place("orders-dlq", 0, 1)], NOW_MS)
         came_back = api.letters.add("orders-dlq", dead(redrive_source="orders-dlq/0/0"), partition=1)
-        told = {"plan": "plan", "from": NOW_MS, "to": NOW_MS, "is_whole": True}
+        told = {**with_times({"plan": "plan", "from": NOW_MS, "to": NOW_MS}, "from", "to"), "is_whole": True}
         first = api.call("GET", "/v1/dead-letters/orders-dlq/0/0").json()
         assert first["redriven"] == {**told, "came_back": str(came_back.place)}
         assert api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()["redriven"] == {**told, "came_back": None}

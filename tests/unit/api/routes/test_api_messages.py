@@ -30,6 +30,7 @@ def test_accepted_after_the_acknowledgement(api: World) -> None:
     assert response.json() == {
         "id": "a",
         "due": NOW_MS + 90_000,
+        "due_utc": "2027-01-15T08:01:30.000Z",
         "position": {"topic": "reminders", "partition": partition, "offset": 0},
     }
     (record,) = api.sender.sent

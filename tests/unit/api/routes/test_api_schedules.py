@@ -123,10 +123,10 @@ def test_what_comes_next(api: World) -> None:
     put(api)
     items = api.call("GET", "/v1/schedules/report/next?n=2").json()["items"]
     assert items == [
-        {"at": at_ms, "local": local, "id": f"schedule:report:{at_ms}"}
-        for at_ms, local in (
-            (NOW_MS + 3 * 86_400_000, "2027-01-18T09:00:00+01:00"),
-            (NOW_MS + 4 * 86_400_000, "2027-01-19T09:00:00+01:00"),
+        {"at": at_ms, "at_utc": utc, "local": local, "id": f"schedule:report:{at_ms}"}
+        for at_ms, utc, local in (
+            (NOW_MS + 3 * 86_400_000, "2027-01-18T08:00:00.000Z", "2027-01-18T09:00:00+01:00"),
+            (NOW_MS + 4 * 86_400_000, "2027-01-19T08:00:00.000Z", "2027-01-19T09:00:00+01:00"),
         )
     ]
     assert len(api.call("GET", "/v1/schedules/report/next").json()["items"]) == 5

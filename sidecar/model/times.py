@@ -1,0 +1,48 @@
+"""Times as documents tell them: epoch milliseconds for programs, and beside each the time in RFC 3339 for people.
+
+    {"due": 1800000000000}    ->    {"due": 1800000000000, "due_utc": "2027-01-15T08:00:00.000Z"}
+
+Which fields are times is said by whoever makes a document: a count by topic may have the name of any of them. Pure.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from policies.duration import TIME_MAX_MS
+
+SUFFIX: Final = "_utc"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def rfc_3339(time_ms: object) -> str | None:
+    """Text of a time in epoch milliseconds, in UTC; None for what is no time from 1970 to 9999."""
+    if not isinstance(time_ms, int) or not 0 <= time_ms <= TIME_MAX_MS:
+        return None
+    time = _EPOCH + timedelta(milliseconds=time_ms)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def with_times(document: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Document with `<name>_utc` behind each of these fields that it has; one that it has already is made anew."""
+    words = {name + SUFFIX for name in names}
+    told: dict[str, Any] = {}
+    for name, value in document.items():
+        if name not in words:
+            told[name] = value
+        if name in names:
+            told[name + SUFFIX] = rfc_3339(value)
+    return told
+
+
+def for_people(data: Any) -> Any:
+    """Plain data as `with_times` made it, at any depth, with each time once: in RFC 3339, where it is one."""
+    if isinstance(data, Mapping):
+        twins = {name for name in data if name + SUFFIX in data and data[name + SUFFIX] == rfc_3339(data[name])}
+        words = {name + SUFFIX for name in twins}
+        return {
+            name: rfc_3339(value) or value if name in twins else for_people(value)
+            for name, value in data.items()
+            if name not in words
+        }
+    return [for_people(item) for item in data] if isinstance(data, list | tuple) else data
