@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Container
 from typing import Annotated, Final, NamedTuple
 
+from fastapi import Query
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -23,7 +24,8 @@ from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
 from api.sources import decision_of
 from policies.decision import TARGET_NOT_ALLOWED, Act, Control, Facts, Hold, Quarantine
-from policies.duration import TIME_MAX_MS, parse_time
+from policies.duration import TIME_MAX_MS, is_past, parse_time
+from policies.errors import FormatError
 from policies.fields import is_topic
 from policies.glob import compile_globs
 from policies.headers import (
@@ -102,6 +104,9 @@ AskedTime = Annotated[
     int, BeforeValidator(asked_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
 ]
 Milliseconds = Annotated[StrictInt, BeforeValidator(_whole), WithJsonSchema({"type": "number"})]
+
+
+Past = Annotated[bool, Query(description="A time more than a minute in the past is meant: it is due at once")]
 
 
 class NewMessage(BaseModel):
@@ -236,6 +241,19 @@ def repeatable_id(idempotency_key: str, fingerprint: bytes) -> str:
     The body is part of it: a key used again after its day must not replace another message that still waits.
     """
     return str(uuid.uuid5(_NAMESPACE, f"{idempotency_key}\n{fingerprint.hex()}"))
+
+
+def refuse_past(deliver_at: int | str | None, now_ms: int, is_meant: bool) -> None:
+    """Raises `Problem` (422) for a time more than a minute ago. What is no time is refused by those who read it."""
+    if deliver_at is None or is_meant:
+        return
+    try:
+        time_ms = parse_time(str(deliver_at))
+    except FormatError:
+        return
+    if is_past(time_ms, now_ms):
+        detail = "deliver_at is more than a minute in the past; fire is for now, ?past=true for a past that is meant."
+        raise unprocessable("in-the-past", detail)
 
 
 def source_of(target: str, table: PolicyTable) -> str:

@@ -12,6 +12,7 @@ DAY_MS: Final = 86_400_000
 DURATION_MAX_MS: Final = 3_650 * DAY_MS
 TIME_MAX_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 TEXT_LENGTH_MAX: Final = 64
+PAST_MS: Final = 60_000  # what is asked for a time longer ago than this is most likely a mistake
 SECONDS_BELOW: Final = 100_000_000_000  # as milliseconds a time in early 1973; as seconds one in the year 5138
 
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
@@ -161,6 +162,11 @@ def _milliseconds_of(digits: str) -> int:
 def _time_of_parts(text: str, part: Callable[[int], str | None]) -> int:
     year, month, day, hour, minute, second = (int(part(index) or "0") for index in range(1, 7))
     if part(8) is None and part(9) is None:
+def is_past(time_ms: int, now_ms: int) -> bool:
+    """Whether a time is so long ago that nobody may have meant it; clocks that differ a little don't make it so."""
+    return time_ms < now_ms - PAST_MS
+
+
         raise FormatError("a time needs its zone (Z or +01:00)", text)
     zone_hour, zone_minute = int(part(10) or "0"), int(part(11) or "0")
     if hour > 23 or minute > 59 or second > 60 or zone_hour > 23 or zone_minute > 59:

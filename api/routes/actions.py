@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
-from api.message import Milliseconds
+from api.message import Milliseconds, Past, refuse_past
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
 from api.preconditions import message_etag, refuse_other
 from api.problems import Problem, unprocessable
@@ -97,12 +97,13 @@ async def cancel(
 @router.patch("/v1/messages/{id:path}", responses=ANSWERS, openapi_extra=body_of(Reschedule))
 async def reschedule(
     request: Request, caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
-    partition: Partition = -1, if_match: IfMatch = None,
+    partition: Partition = -1, past: Past = False, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Give a held message another due time."""
-    refuse_unknown(request, {"source", "partition"})
+    refuse_unknown(request, {"source", "partition", "past"})
     trail.note(id=id, source=source or None)
     asked = validated(Reschedule, body)
+    refuse_past(asked.deliver_at, ports.now_ms(), past)
     when = (DELAY, asked.delay) if asked.delay is not None else (DELIVER_AT, asked.deliver_at)
     return await _act(ports, id, Asked(RESCHEDULE, source, partition, if_match, (when[0], str(when[1]))))
 

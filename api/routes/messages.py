@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Header
 from pydantic import BaseModel
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from api.access.auth import Caller
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
-from api.message import NewMessage, draft, new_id, repeatable_id, source_of
+from api.message import NewMessage, Past, draft, new_id, refuse_past, repeatable_id, source_of
 from api.ports import (
     Acknowledged,
     Answered,
@@ -65,6 +65,7 @@ async def send_message(
     body: JsonBody,
     ports: GivenPorts,
     trail: GivenTrail,
+    past: Past = False,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Send a message that is emitted to its target when it is due; 202 once Kafka has acknowledged it.
@@ -74,17 +75,25 @@ async def send_message(
     message = validated(NewMessage, body)
     trail.note(id=message.id, source=message.source, target=message.target)
     if idempotency_key is None:
-        accepted = await _send(ports, message, message.id or new_id(), ports.now_ms())
+        accepted = await _send(ports, Asked(message, message.id or new_id(), past), ports.now_ms())
         trail.note(**accepted)
         return _told(accepted)
     key = _scoped(idempotency_key, caller)
     try:
-        accepted, is_replayed = await _send_once(ports, message, key, hashlib.sha256(body.canonical).digest())
+        accepted, is_replayed = await _send_once(ports, message, past, key, hashlib.sha256(body.canonical).digest())
         trail.note(**accepted)
         return _told(accepted, is_replayed)
     except IdempotencyUnavailable:
         detail = "The store of idempotency keys can't be reached; nothing was sent."
         raise Problem(503, "idempotency-unavailable", detail, RETRY_LATER) from None
+
+
+class Asked(NamedTuple):
+    """Message that is asked for, its id, and whether a time in the past is meant."""
+
+    message: NewMessage
+    id: str
+    past: bool
 
 
 def _scoped(key: str, caller: Caller) -> str:
@@ -98,7 +107,9 @@ def _told(accepted: dict[str, object], is_replayed: bool = False) -> Response:
     return json_response(with_times(accepted, "due"), 202, {"Idempotency-Replayed": "true"} if is_replayed else {})
 
 
-async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: bytes) -> tuple[dict[str, object], bool]:
+async def _send_once(
+    ports: Ports, message: NewMessage, past: bool, key: str, fingerprint: bytes
+) -> tuple[dict[str, object], bool]:
     """Accepted message, and whether a former request did it.
 
     If the request is cancelled in here, its lease runs out by itself: what Kafka got is unknown.
@@ -118,7 +129,7 @@ async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: b
             if message.id is None and (left := _left_before(ports, message_id)) is not None:
                 await _keep(ports, key, fresh, left)
                 return left, True
-            return await _answer(ports, message, message_id, fresh, key), False
+            return await _answer(ports, Asked(message, message_id, past), fresh, key), False
 
 
 def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
@@ -130,9 +141,9 @@ def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
     return None if last is None else {"id": message_id, "due": last.due_ms, "position": last.place._asdict()}
 
 
-async def _answer(ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str) -> dict[str, object]:
+async def _answer(ports: Ports, asked: Asked, fresh: Fresh, key: str) -> dict[str, object]:
     """Send, and keep the answer. Id and time are the same in every try."""
-    accepted = await _send_or_let_go(ports, message, message_id, fresh, key)
+    accepted = await _send_or_let_go(ports, asked, fresh, key)
     await _keep(ports, key, fresh, accepted)
     return accepted
 
@@ -145,12 +156,10 @@ async def _keep(ports: Ports, key: str, fresh: Fresh, accepted: dict[str, object
         log.warning("the answer to an idempotent request could not be kept")
 
 
-async def _send_or_let_go(
-    ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str
-) -> dict[str, object]:
+async def _send_or_let_go(ports: Ports, asked: Asked, fresh: Fresh, key: str) -> dict[str, object]:
     """Send; on a failure make way for the retry that will follow."""
     try:
-        return await _send(ports, message, message_id, fresh.timestamp_ms)
+        return await _send(ports, asked, fresh.timestamp_ms)
     except Problem as problem:
         let_go = ports.idempotency.release if problem.status == 503 else ports.idempotency.forget
         try:
@@ -160,7 +169,9 @@ async def _send_or_let_go(
         raise
 
 
-async def _send(ports: Ports, message: NewMessage, message_id: str, timestamp_ms: int) -> dict[str, object]:
+async def _send(ports: Ports, asked: Asked, timestamp_ms: int) -> dict[str, object]:
+    message, message_id, past = asked
+    refuse_past(message.deliver_at, timestamp_ms, past)
     drafted = draft(message, message_id, ports.limits)
     table, reserved = ports.policies.table, ports.sources.reserved
     source = message.source or source_of(message.target, table)

@@ -85,6 +85,16 @@ def test_rescheduled_with_its_receipt(api: World, body: dict[str, Any], header: 
     assert headers.get("tickover-deliver-at") == (None if header else b"%d" % NOW_MS)
 
 
+def test_a_reschedule_into_the_past_must_be_meant(api: World) -> None:
+    hold(api, 8)
+    moved(api)
+    body = {"deliver_at": NOW_MS - 60_001}
+    assert "fire" in problem(api.call("PATCH", "/v1/messages/a", json=body), 422, "in-the-past")["detail"]
+    assert api.sender.sent == []
+    assert api.call("PATCH", "/v1/messages/a?past=true", json=body).status_code == 200
+    assert headers_of(api)["tickover-deliver-at"] == b"%d" % body["deliver_at"]
+
+
 def test_fired_with_its_receipt_of_either_kind(api: World) -> None:
     hold(api, 8)
     receipt(api, {CONTROL: Outcome.EMITTED}, {CONTROL: 8})

@@ -244,6 +244,28 @@ def test_a_repeated_request_is_done_once(api: World) -> None:
     assert len(api.sender.sent) == 1
 
 
+def test_a_time_in_the_past_must_be_meant(api: World) -> None:
+    minute_ago_ms = NOW_MS - 60_000
+    for when in (minute_ago_ms - 1, "2027-01-15T07:58:59.999Z"):
+        refused = problem(api.message(target="push", deliver_at=when), 422, "in-the-past")
+        assert "past=true" in refused["detail"]
+        body = {"target": "push", "deliver_at": when}
+        meant = api.call("POST", "/v1/messages?past=true", json=body)
+        assert (meant.status_code, meant.json()["due"]) == (202, minute_ago_ms - 1)
+    assert api.message(target="push", deliver_at=minute_ago_ms).status_code == 202, "clocks differ"
+
+
+def test_a_repeated_request_is_no_more_in_the_past_than_the_first(api: World) -> None:
+    first = keyed(api, "k", deliver_at=NOW_MS + 1)
+    api.sender.failures.append(SenderUnavailable("timed out"))
+    problem(keyed(api, "lost", deliver_at=NOW_MS + 1), 503, "kafka-unavailable")
+    api.now_ms += 3_600_000
+    assert keyed(api, "k", deliver_at=NOW_MS + 1).json() == first.json()
+    assert keyed(api, "lost", deliver_at=NOW_MS + 1).status_code == 202
+    problem(keyed(api, "new", deliver_at=NOW_MS + 1), 422, "in-the-past")
+    assert "new" not in " ".join(api.idempotency.kept), "the key is free for a request that is mended"
+
+
 def test_the_same_body_may_be_written_otherwise(api: World) -> None:
     keyed(api, "k", value="1")
     body = b'{"value":  "1",\n "target": "push"}'
