@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
-from api.message import AskedTime, asked_time
+from api.message import AskedTime, Past, asked_time, refuse_past
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
 from api.routes.held import missing_document, unavailable
@@ -96,12 +96,17 @@ class RunRequest(BaseModel):
 
 
 @router.post("/v1/changes", status_code=202, openapi_extra=body_of(NewChange))
-async def plan_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail) -> Response:
-    """Plan a change: pins the messages that are held now, and counts them. Nothing is changed."""
+async def plan_change(
+    caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, past: Past = False
+) -> Response:
+    """Plan a change: pins the messages that are held now, and counts them, and how many would be refused, by reason.
+    Nothing is changed.
+    """
     asked = validated(NewChange, body)
+    refuse_past(asked.deliver_at, ports.now_ms(), past)
     trail.note(action=asked.action, filter=asked.filter.shown())
     rate = ports.change_rate if asked.rate is None else asked.rate
-    wanted = Wanted(asked.action, asked.filter, asked.when, rate, asked.confirm_all, caller.name)
+    wanted = Wanted(asked.action, asked.filter, asked.when, rate, asked.confirm_all, caller.name, past)
     try:
         change = await told(lambda: ports.changes.plan(wanted))
     except LookUpUnavailable as error:

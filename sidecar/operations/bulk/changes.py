@@ -13,7 +13,7 @@ from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 
 class Wanted(NamedTuple):
-    """A plan as it is asked for. `rate`: messages a second at most, 0: no limit."""
+    """A plan as it is asked for. `rate`: messages a second at most, 0: no limit. `past`: see `ChangePlan`."""
 
     action: Any  # cancel, reschedule or fire
     selection: Selection
@@ -21,6 +21,7 @@ class Wanted(NamedTuple):
     rate: int
     confirm_all: bool
     author: str
+    past: bool = False
 
 
 class NotAllAnswer(Exception):
@@ -84,6 +85,7 @@ class Changes:
             action=wanted.action,
             selection=wanted.selection,
             when=wanted.when,
+            past=wanted.past,
             ends=tuple(End(*lane, offset) for lane, offset in sorted(ends.items())),
             topic_ids=dict(topic_ids),
             rate=wanted.rate,

@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from policies.decide import decide
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
+from policies.duration import is_past
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable
@@ -18,7 +19,7 @@ from sidecar.model.header_codec import headers_of
 from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.bulk.outcome import Place
-from sidecar.operations.bulk.plan import ChangePlan, Item
+from sidecar.operations.bulk.plan import IN_THE_PAST, ChangePlan, Item
 
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease
@@ -41,8 +42,12 @@ def control_headers(plan: ChangePlan, item: Item) -> Headers:
     return [(name, text.encode()) for name, text in headers]
 
 
-def objection(item: Item, headers: Headers, table: PolicyTable, now_ms: int) -> str:
-    """Why the engine would quarantine it: nothing is sent for that. Empty: it wouldn't."""
+def objection(plan: ChangePlan, item: Item, headers: Headers, table: PolicyTable, now_ms: int) -> str:
+    """Why nothing is sent for it: the engine would quarantine it, or it would be due long before the plan was made,
+    which is judged alike after a crash. Empty: nothing is wrong.
+    """
+    if plan.when.by_ms is not None and not plan.past and is_past(item.due_ms + plan.when.by_ms, plan.created_ms):
+        return IN_THE_PAST
     decision = decide(Facts(item.topic, item.partition, 0, now_ms, [], dict(headers)), table)
     return decision.reason if isinstance(decision, Quarantine) else ""
 

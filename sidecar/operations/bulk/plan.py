@@ -7,6 +7,7 @@ change has moved itself.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
@@ -14,8 +15,8 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
 from sidecar.lookup.query import ALL, START, Key, Query
-from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 from sidecar.model.times import with_times
+from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
@@ -24,8 +25,10 @@ OTHERS: Final = "(others)"
 WORD_LENGTH_MAX: Final = 1_024
 TOKEN_LENGTH: Final = 16
 HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
+IN_THE_PAST: Final = "in_the_past"  # why a message isn't moved by a shift that would make it due long ago
 DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
 
+Counts = Mapping[str, int]
 Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
 
 
@@ -101,13 +104,14 @@ class End(NamedTuple):
 class ChangePlan(PlanHead):
     """Plan of a change: one action on the messages selected. `ttl_ms`: how long after it was counted it may be run.
     `topic_ids`: Kafka's, of the sources; a topic of the same name with another id isn't meant. Empty in plans of older
-    versions.
+    versions. `past`: messages may be moved to more than a minute before this was asked for; older versions let them.
     """
 
     schema_version: int = SCHEMA
     action: Literal["cancel", "reschedule", "fire"]
     selection: Selection
     when: When = When()
+    past: bool = True
     ends: tuple[End, ...]
     topic_ids: dict[str, str] = Field(default_factory=dict)
     rate: Annotated[int, Field(ge=0)]  # messages a second at most; 0: no limit
@@ -139,17 +143,22 @@ class Item(BaseModel):
 
 
 class Counted(BaseModel):
-    """Count of the messages that a plan means. `skipped`: messages that match and can't be changed, by reason."""
+    """Count of the messages that a plan means. Of these `refused` would be, by reason, if the plan ran at once, and
+    `overdue` were due already, so that they may leave before it comes to them. `skipped`: messages that match and are
+    not meant, as they can't be changed, by reason.
+    """
 
     model_config = MODEL
     messages: int = 0
     targets: dict[str, int] = {}
     policies: dict[str, int] = {}
+    refused: dict[str, int] = {}
+    overdue: int = 0
     skipped: dict[str, int] = {}
     sample: tuple[Item, ...] = ()
 
-    def plus(self, items: list[Item], skipped: dict[str, int]) -> "Counted":
-        """New count, with more items and more skipped messages."""
+    def plus(self, items: list[Item], skipped: Counts, refused: Counts, overdue: int) -> "Counted":
+        """New count, with more items, of which so many are refused and overdue, and more skipped messages."""
         targets, policies = dict(self.targets), dict(self.policies)
         for item in items:
             _count(targets, item.target)
@@ -158,6 +167,8 @@ class Counted(BaseModel):
             messages=self.messages + len(items),
             targets=targets,
             policies=policies,
+            refused=summed(self.refused, refused),
+            overdue=self.overdue + overdue,
             skipped=summed(self.skipped, skipped),
             sample=(*self.sample, *items[: SAMPLE_MAX - len(self.sample)]),
         )
@@ -182,10 +193,14 @@ class Change(Job[ChangePlan, Progress]):
 
     @property
     def token(self) -> str | None:
-        """Token that a run has to name: it stands for the plan and its count. None while the plan is being counted."""
+        """Token that a run has to name: it stands for the plan and its count. None while the plan is being counted.
+
+        Processes of older versions say the same token: it is made of what they know.
+        """
         if self.progress.planned_ms < 0:
             return None
-        said = [self.plan.id, self.progress.planned_ms, self.progress.planned.model_dump()]
+        counted = self.progress.planned.model_dump(exclude={"refused", "overdue"})
+        said = [self.plan.id, self.progress.planned_ms, counted]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:TOKEN_LENGTH]
 
     @property
@@ -217,6 +232,7 @@ class Change(Job[ChangePlan, Progress]):
             "remaining": 0 if ended else left,
             "gone": left if self.state is State.DONE else None,
         }
+        return with_times(told, "deliver_at", "expires")
 
 
 def _count(counts: dict[str, int], name: str) -> None:
@@ -225,4 +241,3 @@ def _count(counts: dict[str, int], name: str) -> None:
 
 
 FORM: Final = form_of(ChangePlan, Progress, Change, SCHEMA)
-        return with_times(told, "deliver_at", "expires")

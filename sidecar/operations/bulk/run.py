@@ -19,7 +19,7 @@ from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.model.record import Headers, TopicPartition
 from sidecar.operations.bulk.control_sender import control_headers, objection
 from sidecar.operations.bulk.outcome import DELETED, REFUSED, TOO_LATE, Found, Lines, Place, Verdict, hit_by, verdict
-from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
+from sidecar.operations.bulk.plan import Change, ChangePlan, Counted, Item, Progress
 from sidecar.operations.bulk.receipt_log import batch
 from sidecar.operations.jobs.job import State, summed
 from sidecar.operations.jobs.pace import Pace
@@ -145,11 +145,17 @@ class ChangeWork:
         while following is not None:
             page = self._page(following)
             following = page.following
-            counted = self._progress.planned.plus(page.items, page.skipped)
-            self._note(planned=counted, at=following or self._progress.at)
+            self._note(planned=self._counted(page), at=following or self._progress.at)
             self._beat()
             self._check()
         self._write([], state=State.PLANNED, planned_ms=self._here.now_ms(), reason="")
+
+    def _counted(self, page: _Page) -> Counted:
+        """The count with this page, and what is foreseen of it."""
+        now_ms, table = self._here.now_ms(), self._here.table()
+        why_not = (objection(self._plan, item, control_headers(self._plan, item), table, now_ms) for item in page.items)
+        overdue = sum(item.due_ms <= now_ms for item in page.items)
+        return self._progress.planned.plus(page.items, page.skipped, Counter(filter(None, why_not)), overdue)
 
     def _page(self, after: Key) -> _Page:
         """The next messages that are meant. Waits until every partition of the plan can be asked, and is read as far
@@ -258,7 +264,7 @@ class ChangeWork:
         for row, item in enumerate(items):
             if item.topic in anew:
                 unsent[row] = Verdict(TOO_LATE, DELETED, item.due_ms, None)
-            elif why_not := objection(item, headers[row], table, now_ms):
+            elif why_not := objection(self._plan, item, headers[row], table, now_ms):
                 unsent[row] = Verdict(REFUSED, why_not, item.due_ms, None)
         sendable = [row for row in range(len(items)) if row not in unsent]
         answers = self._courier.send([(items[row], headers[row]) for row in sendable], now_ms)

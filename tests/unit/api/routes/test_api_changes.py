@@ -1,13 +1,14 @@
 """Changes of many messages over REST and on the command line: what is refused and how, and what each step answers."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sidecar.model.record import TopicPartition
-from sidecar.operations.bulk.plan import TOKEN_LENGTH, Change, Counted, Progress
+from sidecar.operations.bulk.plan import TOKEN_LENGTH, Change, ChangePlan, Counted, Progress
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import LEASE_MS
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
@@ -20,6 +21,7 @@ OK, FAILED, USAGE, NOT_FOUND, CONFLICT = range(5)
 LANE = TopicPartition("reminders", 0)
 FILTER = {"topic": "reminders"}
 DUE_MS = NOW_MS + 60_000
+DAY_MS = 86_400_000
 WAIT_S = 60.0
 
 
@@ -332,10 +334,53 @@ def test_a_cursor_that_is_none(api: World) -> None:
     assert api.call("GET", f"/v1/changes/{document['id']}/receipts").json() == {"items": [], "next": None}
 
 
+@pytest.mark.parametrize("past", [False, True])
+def test_a_plan_says_what_would_be_refused_and_the_run_refuses_just_that(api: World, past: bool) -> None:
+    """Due in a minute to 401 days, and one long ago: shifted by -5m the first ones come to the past."""
+    group = api.changing.group
+    group.lanes[LANE].clear()
+    for n, due_ms in enumerate((NOW_MS - DAY_MS, DUE_MS, NOW_MS + 240_000, NOW_MS + 401 * DAY_MS)):
+        group.accept(LANE, due_ms, f"m{n}", target="push", policy="reminders@1")
+    body = {"action": "reschedule", "filter": FILTER, "by": "-5m"}
+    response = api.call("POST", f"/v1/changes?past={past}", json=body)
+    document = wait_for(api, response.json()["id"], "planned")
+    refused = {"too_far": 1} if past else {"in_the_past": 2, "too_far": 1}
+    assert document["planned"]["messages"] == 4
+    assert (document["planned"]["refused"], document["planned"]["overdue"]) == (refused, 1)
+    assert group.sent == []
+    api.changing.jobs.time_ms += TTL_MS - 1  # it is judged as when it was planned
+    run(api, document)
+    done = wait_for(api, document["id"], "done")
+    assert done["outcomes"] == {"refused": sum(refused.values()), "rescheduled": 4 - sum(refused.values())}
+    receipts = api.changing.jobs.receipts()
+    assert Counter(one["state"] for one in receipts if one["outcome"] == "refused") == refused
+
+
+def test_a_change_to_a_time_in_the_past_must_be_meant(api: World) -> None:
+    body = {"action": "reschedule", "filter": FILTER, "deliver_at": NOW_MS - 60_001}
+    problem(api.call("POST", "/v1/changes", json=body), 422, "in-the-past")
+    assert api.changing.jobs.changes == {}
+    assert api.call("POST", "/v1/changes?past=true", json=body).status_code == 202
+
+
+def test_what_is_foreseen_is_no_part_of_the_token(api: World) -> None:
+    """A process of an older version, which foresees nothing, must know the token that this one has shown."""
+    change = api.changing.jobs.changes[planned(api)["id"]]
+    told = change.progress.planned.model_copy(update={"refused": {"too_far": 1}, "overdue": 3})
+    progress = change.progress.model_copy(update={"planned": told})
+    assert change.model_copy(update={"progress": progress}).token == change.token
+
+
+def test_a_plan_of_an_older_version_goes_on_as_that_one_would(api: World) -> None:
+    plan = api.changing.jobs.changes[planned(api)["id"]].plan
+    assert not plan.past
+    assert ChangePlan.model_validate(plan.model_dump(exclude={"past"})).past
+
+
 def test_names_beyond_a_limit_are_counted_together(api: World) -> None:
     document = planned(api)
     [item] = api.changing.jobs.changes[document["id"]].progress.planned.sample[:1]
-    counted = Counted().plus([item.model_copy(update={"target": f"t{n}"}) for n in range(205)], {})
+    counted = Counted().plus([item.model_copy(update={"target": f"t{n}"}) for n in range(205)], {}, {}, 0)
     assert (len(counted.targets), counted.targets["(others)"], counted.messages) == (201, 5, 205)
     assert len(counted.sample) == 10
     plan = api.changing.jobs.changes[document["id"]].plan
