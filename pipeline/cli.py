@@ -113,10 +113,10 @@ def compact(
     spark: SparkOption = None,
 ) -> None:
     """Write small batches of the tables together, beside readers; one run at a time, safe to kill."""
-    from policies.duration import parse_duration
+    from policies.duration import parse_typed_duration
 
     try:
-        grace_ms = parse_duration(grace)
+        grace_ms = parse_typed_duration(grace)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--grace") from error
     place = open_ingested(warehouse, spark)

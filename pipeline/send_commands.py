@@ -59,10 +59,10 @@ def schedule(
     spark: SparkOption = None,
 ) -> None:
     """Rows of a file as delayed messages, each once however often it runs; a report row for row in gold/schedule."""
-    from policies.duration import parse_duration
+    from policies.duration import parse_typed_duration
 
     try:
-        spread_ms = parse_duration(spread)
+        spread_ms = parse_typed_duration(spread)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--spread") from error
     place = open_warehouse(warehouse, [*ONCE, *(spark or [])])

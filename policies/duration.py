@@ -74,6 +74,18 @@ def parse_written_duration(given: object) -> int:
     return parse_duration(given)
 
 
+def parse_typed_duration(text: str) -> int:
+    """`parse_duration` of what people type on a command line: a number needs its unit, but for 0.
+
+    Programs that send a bare number count in milliseconds; of people who type one, most mean seconds. Raises
+    FormatError.
+    """
+    duration_ms = parse_duration(text)
+    if duration_ms and (plain := _PLAIN.fullmatch(text)) and plain.group(3) is None:
+        raise FormatError(f"a duration needs its unit: {text}s? {text}ms?", text)
+    return duration_ms
+
+
 def _duration_of_text(text: str) -> int:
     if len(text) > TEXT_LENGTH_MAX:
         raise FormatError(f"a duration has at most {TEXT_LENGTH_MAX} characters", text)
@@ -150,6 +162,11 @@ def parse_time(text: str) -> int:
     return time_ms
 
 
+def is_past(time_ms: int, now_ms: int) -> bool:
+    """Whether a time is so long ago that nobody may have meant it; clocks that differ a little don't make it so."""
+    return time_ms < now_ms - PAST_MS
+
+
 def _milliseconds_of(digits: str) -> int:
     number = int(digits)
     if 0 < number < SECONDS_BELOW:
@@ -162,11 +179,6 @@ def _milliseconds_of(digits: str) -> int:
 def _time_of_parts(text: str, part: Callable[[int], str | None]) -> int:
     year, month, day, hour, minute, second = (int(part(index) or "0") for index in range(1, 7))
     if part(8) is None and part(9) is None:
-def is_past(time_ms: int, now_ms: int) -> bool:
-    """Whether a time is so long ago that nobody may have meant it; clocks that differ a little don't make it so."""
-    return time_ms < now_ms - PAST_MS
-
-
         raise FormatError("a time needs its zone (Z or +01:00)", text)
     zone_hour, zone_minute = int(part(10) or "0"), int(part(11) or "0")
     if hour > 23 or minute > 59 or second > 60 or zone_hour > 23 or zone_minute > 59:

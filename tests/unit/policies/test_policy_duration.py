@@ -1,5 +1,7 @@
 """Durations and times, row by row."""
 
+import re
+
 import pytest
 
 from policies.duration import (
@@ -8,6 +10,7 @@ from policies.duration import (
     format_duration,
     parse_duration,
     parse_time,
+    parse_typed_duration,
     parse_written_duration,
 )
 from policies.errors import FormatError
@@ -104,6 +107,17 @@ def test_what_is_written_into_a_file_has_a_unit_or_is_whole(given: object) -> No
     with pytest.raises(FormatError, match="needs its unit"):
         parse_written_duration(given)
     assert parse_written_duration(2.0) == parse_written_duration("2ms") == 2
+
+
+def test_what_is_typed_has_a_unit() -> None:
+    given = (("10s", 10_000), ("10ms", 10), ("PT1.5S", 1_500), ("1h30m", 5_400_000), ("0", 0), ("0.0", 0))
+    for text, duration_ms in given:
+        assert parse_typed_duration(text) == duration_ms
+    for text in ("10", "1.5", "0010"):
+        with pytest.raises(FormatError, match=re.escape(f"{text}s? {text}ms?")):
+            parse_typed_duration(text)
+    with pytest.raises(FormatError, match="not a duration"):
+        parse_typed_duration("soon")
 
 
 @pytest.mark.parametrize(
