@@ -1,6 +1,5 @@
 """`tickover dead-letters` and `tickover redrive`: what failed for good and why, and sending it again, carefully."""
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -9,11 +8,13 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from policies.duration import parse_duration, parse_time
+from policies.duration import parse_typed_duration
 from policies.errors import FormatError
 from sidecar.cli.jobs import JobKind, add_common, add_step, finish
-from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
+from sidecar.cli.messages import duration_checked, time_ms
+from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, output_before, show, show_items
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
+from sidecar.model.times import with_times
 
 PAGES_MAX: Final = 100_000
 COLUMNS: Final = (
@@ -146,7 +147,10 @@ def plan(
     chosen = _with_times(conditions)
     if not chosen and not everything:
         raise Failure("no filter given: if every letter of the topic is meant, say --all", Status.USAGE)
-    limits = {"target": target, "rate": rate, "ramp": ramp, "stop_share": stop_share, "watch": watch}
+    limits = {
+        "target": target, "rate": rate, "stop_share": stop_share,
+        "ramp": duration_checked("--ramp", ramp), "watch": duration_checked("--watch", watch),
+    }  # fmt: skip
     said = {"topic": topic, "filter": chosen, "confirm_all": everything, "again": again}
     body: dict[str, Any] = {**said, **given(limits)}
     with connect(context, url, token) as sidecar:
@@ -162,30 +166,26 @@ def _with_times(conditions: dict[str, Any]) -> dict[str, Any]:
 def _time(option: str, text: str) -> int:
     """A duration is so long ago; a bare number is epoch milliseconds."""
     try:
-        if not text.isdigit():
-            return int(time.time() * 1_000) - parse_duration(text)
+        return int(time.time() * 1_000) - parse_typed_duration(text)
     except FormatError:
-        pass
-    try:
-        return parse_time(text)
-    except FormatError as error:
-        raise Failure(f"{option}: {error}", Status.USAGE) from None
+        return time_ms(option, text)
 
 
 def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Page after page; on a terminal a line says how much is left."""
+    """Page after page; a line says how much is left."""
     asked = {name: value for name, value in query.items() if value not in (None, False)}
     cursor, scanned = None, 0
-    for _ in range(PAGES_MAX):
-        parameters = httpx.QueryParams(asked | ({"cursor": cursor} if cursor else {}))
-        page = sidecar.document("GET", f"{path}?{parameters}")
-        scanned += page["scanned"]
-        cursor = page["next"]
-        if cursor and sys.stderr.isatty():
-            say(f"{scanned} records read, {page['remaining']} to go")
-        yield page
-        if not cursor:
-            return
+    with ProgressLine() as progress:
+        for _ in range(PAGES_MAX):
+            parameters = httpx.QueryParams(asked | ({"cursor": cursor} if cursor else {}))
+            page = sidecar.document("GET", f"{path}?{parameters}")
+            scanned += page["scanned"]
+            cursor = page["next"]
+            if cursor:
+                progress.tell(f"{scanned} records read, {page['remaining']} to go")
+            yield page
+            if not cursor:
+                return
     raise Failure(f"{path} has more than {PAGES_MAX} pages")
 
 
@@ -196,6 +196,7 @@ def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) ->
         known[name] += group[name]
     known["first_seen"] = min(known["first_seen"], group["first_seen"])
     known["last_seen"] = max(known["last_seen"], group["last_seen"])
+    found[key] = with_times(known, "first_seen", "last_seen")
 
 
 def _with_cause(letter: dict[str, Any]) -> dict[str, Any]:
@@ -204,11 +205,7 @@ def _with_cause(letter: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(items: list[dict[str, Any]], form: Form, columns: tuple[str, ...], full: bool = False) -> None:
-    if form is Form.TABLE:
-        items = [_by_plan(item) for item in items]
-        dated = ("time", "first_seen", "last_seen")
-        items = [{name: utc_text(item[name]) if name in dated else item[name] for name in item} for item in items]
-    show(items, form, columns, full)
+    show_items(items, _by_plan, form, columns, full)
 
 
 def _by_plan(item: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +225,7 @@ def _progress(document: dict[str, Any]) -> str:
 def _redrive_line(item: dict[str, Any]) -> dict[str, Any]:
     """One line of the list of redrives."""
     told = {name: item[name] for name in ("id", "state", "topic", "sent", "failed_again", "author", "reason")}
-    return {**told, "planned": item["planned"]["letters"], "created": utc_text(item["created"])}
+    return {**told, "planned": item["planned"]["letters"], "created": item["created"]}
 
 
 REDRIVE: Final = JobKind("redrive", "/v1/redrives", _progress)

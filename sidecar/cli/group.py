@@ -2,17 +2,16 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.output import Failure, Status, output_before, say
+from sidecar.cli.output import Failure, ProgressLine, Status, output_before, say
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.export import exported, ledger_ends
 from sidecar.model.foreign_text import visible
@@ -26,8 +25,6 @@ from sidecar.overflow.connection import connect
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable
 from sidecar.overflow.signing import SigningKeyError, read_signing_keys
 from sidecar.settings.settings import Settings
-
-PROGRESS_S: Final = 1.0
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Change a consumer group as a whole.")
 app.callback()(output_before)
@@ -51,8 +48,8 @@ def rename(
     before, after = (settings_of(config, given, group=group) for group in (old, new))
     _refuse_embedded(before)
     try:
-        with closing(connect(before.redis.url, before.redis.client_options())) as redis:
-            renaming = Rename(before, after, clients_of(after, redis, _seldom()), say)
+        with closing(connect(before.redis.url, before.redis.client_options())) as redis, ProgressLine() as progress:
+            renaming = Rename(before, after, clients_of(after, redis, partial(_tell_copied, progress)), say)
             if plan:
                 for line in renaming.plan(renaming.look()):
                     print(visible(line))
@@ -78,16 +75,8 @@ def clients_of(new: Settings, redis: object, progress: Callable[[str, int, int],
     )
 
 
-def _seldom() -> Callable[[str, int, int], None]:
-    told_s = time.monotonic()
-
-    def progress(place: str, done: int, end: int) -> None:
-        nonlocal told_s
-        if time.monotonic() >= told_s + PROGRESS_S:
-            told_s = time.monotonic()
-            say(f"{place}: {done} of {end}")
-
-    return progress
+def _tell_copied(progress: ProgressLine, place: str, done: int, end: int) -> None:
+    progress.tell(f"{place}: {done} of {end}")
 
 
 @overflow_app.command()

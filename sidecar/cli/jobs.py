@@ -7,14 +7,12 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_items, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, show, show_items
 from sidecar.cli.rest_client import Options, Sidecar, TokenOption, UrlOption, connect, taking
 
 POLL_S: Final = 0.5
-SAID_S: Final = 2.0  # between two lines of progress
 ACTIVE: Final = frozenset({"planning", "canary", "running", "aborting"})
 WELL: Final = frozenset({"planned", "canaried", "done"})
-TIMES: Final = ("created", "updated", "expires")
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
 
@@ -38,7 +36,7 @@ class JobKind(NamedTuple):
 def finish(sidecar: Sidecar, document: dict[str, Any], kind: JobKind, form: Form, no_wait: bool = False) -> None:
     """Watch it until nobody works on it any more, and end as it did."""
     document = document if no_wait else watched(sidecar, document, kind)
-    show_job(document, form)
+    show(document, form)
     state = document["state"]
     if state not in WELL | ACTIVE:
         raise Failure(f"the {kind.noun} is {state}: {document['reason'] or 'it was aborted'}", Status.FAILED)
@@ -46,21 +44,12 @@ def finish(sidecar: Sidecar, document: dict[str, Any], kind: JobKind, form: Form
 
 def watched(sidecar: Sidecar, document: dict[str, Any], kind: JobKind) -> dict[str, Any]:
     """A job once nobody works on it any more."""
-    said_s = time.monotonic()
-    while document["state"] in ACTIVE:
-        if time.monotonic() - said_s > SAID_S:
-            say(kind.progress(document))
-            said_s = time.monotonic()
-        time.sleep(POLL_S)
-        document = sidecar.document("GET", kind.of(document["id"]))
+    with ProgressLine() as progress:
+        while document["state"] in ACTIVE:
+            progress.tell(kind.progress(document))
+            time.sleep(POLL_S)
+            document = sidecar.document("GET", kind.of(document["id"]))
     return document
-
-
-def show_job(document: dict[str, Any], form: Form) -> None:
-    """One of them."""
-    if form is Form.TABLE:
-        document = {name: utc_text(value) if name in TIMES else value for name, value in document.items()}
-    show(document, form)
 
 
 def add_step(
@@ -98,7 +87,7 @@ def add_common(app: typer.Typer, kind: JobKind, line: Callable[[dict[str, Any]],
         with connect(context, url, token) as sidecar:
             document = sidecar.document("POST", f"{kind.of(id)}/abort")
             document = document if no_wait else watched(sidecar, document, kind)
-        show_job(document, form)
+        show(document, form)
         if document["state"] == "done":
             raise Failure(f"the {kind.noun} is done: the abort came too late", Status.FAILED)
 
@@ -112,7 +101,7 @@ def add_common(app: typer.Typer, kind: JobKind, line: Callable[[dict[str, Any]],
     ) -> None:
         with connect(context, url, token) as sidecar:
             if id is not None:
-                show_job(sidecar.document("GET", kind.of(id)), form)
+                show(sidecar.document("GET", kind.of(id)), form)
                 return
             items = list(sidecar.items(kind.path))
         show_items(items, line, form)

@@ -2,8 +2,7 @@
 
 import base64
 import sys
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -11,9 +10,9 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from policies.duration import parse_duration, parse_time
+from policies.duration import parse_time, parse_typed_duration
 from policies.errors import FormatError
-from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_items, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_pages
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
 
 VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
@@ -38,6 +37,13 @@ ONE_MESSAGE: Final[Options] = {
     "source": Annotated[str | None, typer.Option(help="Source topic, where the id is held in several.")],
     "partition": PartitionOption,
 }
+LIST_DEFAULT: Final = 100
+HOW_MANY: Final[Options] = {
+    "limit": Annotated[int | None, typer.Option(help=f"At most so many; {LIST_DEFAULT} if nothing is said.", min=1)],
+    "everything": Annotated[bool | None, typer.Option("--all", help="All there are, page by page.")],
+    "cursor": Annotated[str | None, typer.Option(help="Go on where a list ended: what that one said at its end.")],
+}
+PastOption = Annotated[bool, typer.Option("--past", help="A time more than a minute ago is meant: it is due at once.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the message.")]
 
 
@@ -64,6 +70,7 @@ def send(
     idempotency_key: Annotated[
         str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
     ] = None,
+    past: PastOption = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -73,35 +80,39 @@ def send(
         raise Failure("give --value or --value-file, not both", Status.USAGE)
     body: dict[str, Any] = {"target": target, "headers": [read_header(text) for text in header or ()]}
     optional = {
-        "source": source, "key": key, "id": message_id, "spread": spread, "target_partition": target_partition,
-        "expires_at": time_checked("--expires-at", expires_at), **time_given(delay, deliver_at),
+        "source": source, "key": key, "id": message_id, "target_partition": target_partition,
+        "spread": duration_checked("--spread", spread), "expires_at": time_checked("--expires-at", expires_at),
+        **time_given(delay, deliver_at),
     }  # fmt: skip
     body |= given(optional)
     body["value"] = value if value_file is None else _content(value_file)
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
     with connect(context, url, token) as sidecar:
-        show(sidecar.document("POST", "/v1/messages", body, headers), form)
+        show(sidecar.document("POST", f"/v1/messages?{httpx.QueryParams(past_query(past))}", body, headers), form)
 
 
 @app.command("list")
 @taking("conditions", HELD_CONDITIONS)
+@taking("how_many", HOW_MANY)
 def list_held(
     context: typer.Context,
     conditions: dict[str, Any],
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
+    how_many: dict[str, Any],
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """List held messages by due time. All conditions given must hold."""
     check_due(conditions)
+    everything, limit = bool(how_many.get("everything")), how_many.get("limit")
+    if everything and limit is not None:
+        raise Failure("give --limit or --all, not both", Status.USAGE)
     with connect(context, url, token) as sidecar:
-        pages = _Pages(sidecar, conditions, limit)
-        items = list(islice(pages, limit))
-    show_items(items, _summary, form, COLUMNS)
+        pages = _Pages(sidecar, conditions, None if everything else limit or LIST_DEFAULT, how_many.get("cursor"))
+        show_pages(pages, _summary, form, COLUMNS)
     _say_missing(pages.missing)
-    if pages.more:
-        say(f"there are more than {limit}: give a larger --limit, or narrow")
+    if pages.cursor:
+        say(f"there are more: go on with --cursor {pages.cursor}, or list --all")
 
 
 @app.command()
@@ -152,16 +163,17 @@ def reschedule(
     deliver_at: Annotated[str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")] = None,
     *,
     which: dict[str, Any],
+    past: PastOption = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
-    """Give a held message another due time."""
+    """Give a held message another due time. To have it now, `fire` it."""
     when = time_given(delay, deliver_at)
     if not when:
         raise Failure("give --delay or --deliver-at", Status.USAGE)
     with connect(context, url, token) as sidecar:
-        _show_receipt(sidecar.document("PATCH", _path(message_id, which), when), form)
+        _show_receipt(sidecar.document("PATCH", _path(message_id, which | past_query(past)), when), form)
 
 
 _add_change("fire", "POST", "/fire", "Emit a held message now.")
@@ -183,10 +195,9 @@ def forecast(
     if form is not Form.TABLE:
         show(document, form)
         return
-    items = document.get("items", ())
-    rows = [{"minute": utc_text(item.get("minute")), "held": item.get("held")} for item in items if item.get("held")]
-    edges = [{"minute": "before", "held": document.get("before")}], [{"minute": "later", "held": document.get("later")}]
-    show([*edges[0], *rows, *edges[1]], form, ("minute", "held"))
+    rows = [item for item in document.get("items", ()) if item.get("held")]
+    before, later = ({"minute": edge, "held": document.get(edge)} for edge in ("before", "later"))
+    show([before, *rows, later], form, ("minute", "held"))
 
 
 def read_header(text: str) -> list[str]:
@@ -203,23 +214,37 @@ def time_given(delay: str | None, deliver_at: str | None) -> dict[str, str]:
         raise Failure("give --delay or --deliver-at, not both", Status.USAGE)
     if deliver_at is not None:
         return {"deliver_at": str(time_checked("--deliver-at", deliver_at))}
-    if delay is None:
-        return {}
-    try:
-        parse_duration(delay)
-    except FormatError as error:
-        raise Failure(f"--delay: {error}", Status.USAGE) from None
-    return {"delay": delay}
+    return {} if delay is None else {"delay": str(duration_checked("--delay", delay))}
+
+
+def duration_checked(option: str, text: str | None) -> str | None:
+    """Checked as `time_checked` does, and that it has a unit; what REST takes may be a bare number."""
+    if text is not None:
+        try:
+            parse_typed_duration(text)
+        except FormatError as error:
+            raise Failure(f"{option}: {error}", Status.USAGE) from None
+    return text
+
+
+def past_query(past: bool) -> dict[str, str]:
+    """The part of a query that says that a time in the past is meant."""
+    return {"past": "true"} if past else {}
 
 
 def time_checked(option: str, text: str | None) -> str | None:
     """Checked here, so that a slip of the finger needs no sidecar to be found."""
     if text is not None:
-        try:
-            parse_time(text)
-        except FormatError as error:
-            raise Failure(f"{option}: {error}", Status.USAGE) from None
+        time_ms(option, text)
     return text
+
+
+def time_ms(option: str, text: str) -> int:
+    """Epoch milliseconds of a time. Raises Failure."""
+    try:
+        return parse_time(text)
+    except FormatError as error:
+        raise Failure(f"{option}: {error}", Status.USAGE) from None
 
 
 def check_due(conditions: Mapping[str, Any]) -> None:
@@ -229,34 +254,34 @@ def check_due(conditions: Mapping[str, Any]) -> None:
 
 
 class _Pages:
-    """Items page by page, until as many were taken as are wanted; notes what was missing in any page."""
+    """Pages of held messages, until `limit` (None: no limit) were given; notes what was missing in any page, and where
+    the list would go on.
+    """
 
-    def __init__(self, sidecar: Sidecar, conditions: Mapping[str, Any], limit: int) -> None:
+    def __init__(self, sidecar: Sidecar, conditions: Mapping[str, Any], limit: int | None, cursor: str | None) -> None:
         self.missing: list[Any] = []
-        self.more = False
+        self.cursor = cursor  # None, once they have begun: there are no more
         self._sidecar = sidecar
         self._conditions = conditions
         self._limit = limit
 
-    def __iter__(self) -> Any:
-        cursor: str | None = None
+    def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         left = self._limit
         while True:
-            query = {**self._conditions, "limit": min(left, PAGE_LIMIT)} | ({"cursor": cursor} if cursor else {})
+            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
+            query = {**self._conditions, "limit": size} | ({"cursor": self.cursor} if self.cursor else {})
             page = self._sidecar.document("GET", f"/v1/messages?{httpx.QueryParams(query)}")
             self.missing = page.get("missing") or self.missing
-            items, cursor = page.get("items", []), page.get("next")
-            left -= len(items)
-            self.more = bool(cursor) and left <= 0
-            yield from items
-            if not cursor or left <= 0:
+            items, self.cursor = page.get("items", []), page.get("next")
+            left = None if left is None else left - len(items)
+            yield items
+            if not self.cursor or (left is not None and left <= 0):
                 return
 
 
 def _summary(item: Mapping[str, Any]) -> dict[str, Any]:
     position = item.get("position") or {}
-    place = f"{position.get('partition')}/{position.get('offset')}"
-    return {**item, "place": place, "due": utc_text(item.get("due"))}
+    return {**item, "place": f"{position.get('partition')}/{position.get('offset')}"}
 
 
 def _say_missing(missing: Any) -> None:

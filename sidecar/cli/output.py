@@ -1,25 +1,31 @@
 """How a command ends: data on stdout as a table, JSON or YAML, words on stderr, and a status.
 
-One that does not succeed ends with one line on stderr, never with a traceback.
+A table is for people where stdout is a terminal; in a pipe it is lines of cells between tabs, of which nothing is cut.
+JSON is what REST says, with each time twice; tables and YAML have it in RFC 3339. A command that does not succeed ends
+with one line on stderr, never with a traceback.
 """
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum, StrEnum
-from typing import Annotated, Any, Final
+from textwrap import indent
+from types import TracebackType
+from typing import Annotated, Any, Final, Self
 
 import typer
 import yaml
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from sidecar.model.foreign_text import LINES, visible, visible_json
+from sidecar.model.times import for_people
 
-CELL_MAX: Final = 200
-PIPE_WIDTH: Final = 200  # of a table that no terminal limits
+CELL_MAX: Final = 200  # characters that a terminal shows of one
+PROGRESS_S: Final = 5.0  # between two lines of progress where none can be written over
 
 
 class Status(IntEnum):
@@ -45,6 +51,7 @@ class Form(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    JSONL = "jsonl"  # a line for each item
     YAML = "yaml"
 
 
@@ -70,19 +77,56 @@ def say(text: str) -> None:
     print(visible(text, LINES), file=sys.stderr)
 
 
+class ProgressLine:
+    """How far something is, on stderr: on a terminal one line that is written over, and gone at the end; elsewhere a
+    line at most every `PROGRESS_S`, the first after as long.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        console = Console(file=sys.stderr, force_terminal=True)
+        can_write_over = sys.stderr.isatty() and not console.is_dumb_terminal
+        self._line = (
+            Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) if can_write_over else None
+        )
+        self._monotonic_s = monotonic_s
+        self._said_s = monotonic_s()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._line is not None:
+            self._line.stop()
+
+    def tell(self, text: str) -> None:
+        """Say how far it is now."""
+        if self._line is not None:
+            self._line.start()  # once it has begun this does nothing
+            self._line.update(Text(visible(text), no_wrap=True, overflow="ellipsis"), refresh=True)
+        elif self._monotonic_s() >= self._said_s + PROGRESS_S:
+            say(text)
+            self._said_s = self._monotonic_s()
+
+
 def show(data: Any, form: Form, columns: Sequence[str] | None = None, full: bool = False) -> None:
-    """Write plain data to stdout. In a table, `columns` picks and orders the fields of a list of mappings, and long
-    texts are cut unless it is `full`.
+    """Write plain data to stdout. In a table, `columns` picks and orders the fields of a list of mappings; on a
+    terminal long texts are cut unless it is `full`.
     """
     match form:
         case Form.JSON:
-            print(visible_json(json.dumps(data, indent=2, ensure_ascii=False)))
+            print(_json(data))
+        case Form.JSONL:
+            for item in [data] if isinstance(data, Mapping) else data:
+                print(visible_json(json.dumps(item, ensure_ascii=False)))
         case Form.YAML:
-            print(_yaml(data), end="")
+            print(_yaml(for_people(data)), end="")
         case Form.TABLE if isinstance(data, Mapping):
-            _print(_pairs(data, full))
+            _show_pairs(for_people(data), full)
         case Form.TABLE:
-            _print(_rows(data, columns or _all_columns(data), full))
+            rows = for_people(data)
+            _show_rows(rows, columns or _all_columns(rows), full)
 
 
 def show_items(
@@ -90,9 +134,33 @@ def show_items(
     line: Callable[[dict[str, Any]], dict[str, Any]],
     form: Form,
     columns: Sequence[str] | None = None,
+    full: bool = False,
 ) -> None:
     """Write a list of documents: each as its `line` for people, whole for programs that ask for a form."""
-    show([line(item) for item in items] if form is Form.TABLE else items, form, columns)
+    show([line(for_people(item)) for item in items] if form is Form.TABLE else items, form, columns, full)
+
+
+def show_pages(
+    pages: Iterable[Sequence[dict[str, Any]]],
+    line: Callable[[dict[str, Any]], dict[str, Any]],
+    form: Form,
+    columns: Sequence[str],
+) -> None:
+    """Write a list as `show_items` does, but page by page as it comes: a long one is never in memory as a whole."""
+    written = 0
+    for page in filter(None, pages):
+        if form is Form.JSON:
+            for number, item in enumerate(page, written):
+                print(",\n" if number else "[\n", indent(_json(item), "  "), sep="", end="")
+        elif form is Form.TABLE and not sys.stdout.isatty():
+            _show_plain((line(for_people(item)) for item in page), columns, heading=not written)
+        else:
+            show_items(page, line, form, columns)
+        written += len(page)
+    if form is Form.JSON:
+        print("\n]" if written else "[]")
+    elif not written:
+        show([], form, columns)
 
 
 def show_result(data: Any, form: Form) -> None:
@@ -101,15 +169,8 @@ def show_result(data: Any, form: Form) -> None:
         show(data, form)
 
 
-def utc_text(time_ms: object) -> object:
-    """Epoch milliseconds as a time that people read; anything else as it is."""
-    if not isinstance(time_ms, int):
-        return time_ms
-    try:
-        time = datetime.fromtimestamp(time_ms / 1_000, UTC)
-    except (OverflowError, ValueError):
-        return time_ms
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _json(data: Any) -> str:
+    return visible_json(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -129,28 +190,46 @@ def _yaml(data: Any) -> str:
     return visible(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True), "\n")
 
 
-def _print(table: Table) -> None:
-    terminal = Console(file=sys.stdout, soft_wrap=False)
-    width = None if terminal.is_terminal else PIPE_WIDTH
-    Console(file=sys.stdout, width=width, highlight=False).print(table)
-
-
 def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], full: bool) -> Table:
-    table = Table(*(name.replace("_", " ").upper() for name in columns), box=None, header_style="bold", pad_edge=False)
+def _show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], full: bool) -> None:
+    if not sys.stdout.isatty():
+        _show_plain(rows, columns)
+        return
+    table = Table(*map(_heading, columns), box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(name), full)) for name in columns))
-    return table
+        table.add_row(*(Text(_shown(row.get(name), full)) for name in columns))
+    _print(table)
 
 
-def _pairs(data: Mapping[str, Any], full: bool) -> Table:
+def _show_plain(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], heading: bool = True) -> None:
+    """Lines of whole cells between tabs, for programs: no cell has one."""
+    if heading and columns:
+        print("\t".join(map(_heading, columns)))
+    for row in rows:
+        print("\t".join(_cell(row.get(name)) for name in columns))
+
+
+def _show_pairs(data: Mapping[str, Any], full: bool) -> None:
+    pairs = _flat(data)
+    if not sys.stdout.isatty():
+        for name, value in pairs.items():
+            print(f"{_cell(name)}\t{_cell(value)}")
+        return
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in _flat(data).items():
-        table.add_row(Text(_cell(name), style="bold"), Text(_cell(value, full)))
-    return table
+    for name, value in pairs.items():
+        table.add_row(Text(_cell(name), style="bold"), Text(_shown(value, full)))
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def _heading(column: str) -> str:
+    return column.replace("_", " ").upper()
 
 
 def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -163,8 +242,8 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _cell(value: Any, full: bool = False) -> str:
-    """A value in one line, cut unless it is `full`. Control characters are escaped: it may come from anybody."""
+def _cell(value: Any) -> str:
+    """A value in one line. Control characters are escaped: it may come from anybody."""
     match value:
         case None:
             text = "-"
@@ -174,5 +253,10 @@ def _cell(value: Any, full: bool = False) -> str:
             text = ", ".join(str(item) for item in value)
         case _:
             text = json.dumps(value, ensure_ascii=False)
-    text = visible(text)
+    return visible(text)
+
+
+def _shown(value: Any, full: bool) -> str:
+    """A value as a terminal shows it."""
+    text = _cell(value)
     return text if full or len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
-from sidecar.cli.messages import read_header
+from sidecar.cli.messages import read_header, time_ms
 from sidecar.cli.named_resources import BareFile, Force, NamedResource, Words, add_common, file_option, name_argument
 from sidecar.cli.output import (
     Failure,
@@ -17,7 +17,6 @@ from sidecar.cli.output import (
     show,
     show_items,
     show_result,
-    utc_text,
 )
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.model.reserved_topics import reserved_in
@@ -93,7 +92,9 @@ def explain(
     header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
     policy: Annotated[str | None, typer.Option(help="Ask only this policy.")] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", help="Take the policy from this YAML file.")] = None,
-    timestamp: Annotated[int | None, typer.Option(help="Of the record, epoch milliseconds; default: now.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option(help="Of the record: RFC 3339 with zone, or epoch milliseconds; default: now.")
+    ] = None,
     partition: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
     offset: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
     url: UrlOption = "",
@@ -104,7 +105,7 @@ def explain(
     record: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
     record["headers"] = [read_header(text) for text in header or ()]
     if timestamp is not None:
-        record["timestamp"] = timestamp
+        record["timestamp"] = time_ms("--timestamp", timestamp)
     asked = policy if file is None else policy_document(_one_of(file, policy))
     with connect(context, url, token) as sidecar:
         answer = sidecar.document("POST", "/v1/policies/explain", {"policy": asked, "record": record})
@@ -112,11 +113,7 @@ def explain(
         show(answer, form)
         return
     show({name: answer[name] for name in ("policy", "candidates", "decision", "end") if name in answer}, form)
-    steps = [
-        {name: utc_text(step[name]) if name.startswith("due") else step[name] for name in step}
-        for step in answer.get("schedule", ())
-    ]
-    if steps:
+    if steps := answer.get("schedule"):
         show(steps, form)
 
 
@@ -148,7 +145,7 @@ def _version(item: dict[str, Any]) -> dict[str, Any]:
     policy = item.get("policy")
     return {
         "version": item.get("version"),
-        "time": utc_text(item.get("time")),
+        "time": item.get("time"),
         "author": item.get("author"),
         "managed_by": item.get("managed_by"),
         "policy": "deleted" if policy is None else {part: policy[part] for part in policy if part != "name"},

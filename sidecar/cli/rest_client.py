@@ -37,6 +37,8 @@ HINTS: Final = {
     503: "try again; `tickover doctor` finds the cause",
 }
 
+HINTS_BY_PROBLEM: Final = {"in-the-past": "say --past if that time is meant"}
+
 UrlOption = Annotated[
     str,
     typer.Option(
@@ -165,7 +167,8 @@ def refusal(response: httpx.Response) -> Failure:
     for error in problem.get("errors") or ():
         if isinstance(error, dict):
             text += "\n  " + visible(f"{error.get('at', '')}: {error.get('message', '')}")
-    hint = HINTS.get(response.status_code)
+    type = str(problem.get("type")).rpartition("/")[2]
+    hint = HINTS_BY_PROBLEM.get(type, HINTS.get(response.status_code))
     line = f"{text} ({response.status_code})" + (f"; {hint}" if hint else "")
     return Failure(line, STATUSES.get(response.status_code, Status.FAILED))
 

@@ -6,7 +6,7 @@ import typer
 
 from sidecar.cli.messages import time_checked
 from sidecar.cli.named_resources import NamedResource, Words, add_common, name_argument
-from sidecar.cli.output import Form, OutputOption, output_before, say, show_items, show_result, utc_text
+from sidecar.cli.output import Form, OutputOption, output_before, say, show, show_result
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.operations.schedules.schedule import Schedule, schedule_document
 
@@ -21,7 +21,7 @@ Name = Annotated[str, name_argument(SCHEDULE)]
 def _line(item: dict[str, Any]) -> dict[str, Any]:
     """One line of the list."""
     told = {name: item.get(name) for name in ("name", "version", "state", "cron", "time_zone", "target")}
-    return {**told, "next": utc_text(item.get("next")), "problem": item.get("problem")}
+    return {**told, "next": item.get("next"), "problem": item.get("problem")}
 
 
 _WORDS: Final = Words(
@@ -61,4 +61,4 @@ def coming(
     """Show the coming occurrences. Nothing is sent."""
     with connect(context, url, token) as sidecar:
         items = sidecar.document("GET", f"{SCHEDULE.path(name)}/next?n={count}")["items"]
-    show_items(items, lambda item: {**item, "at": utc_text(item["at"])}, form)
+    show(items, form)

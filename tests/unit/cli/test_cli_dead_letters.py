@@ -4,6 +4,7 @@ import pytest
 
 from sidecar.cli.rest_client import PAGE_LIMIT
 from sidecar.model.record import Place
+from sidecar.model.times import rfc_3339
 from tests.unit.cli.test_cli_rest import Terminal, tickover
 from tests.unit.letter_world import dead
 
@@ -21,6 +22,10 @@ def test_list_groups_and_show(tickover: Terminal) -> None:
     assert len({item["position"] for item in listed}) == PAGE_LIMIT + 101
     assert [item["reason"] for item in tickover.data("dead-letters", "list", "--reason", "expired")] == ["expired"]
     most, least = tickover.data("dead-letters", "groups", "--topic", "orders-dlq")
+    assert (most["first_seen_utc"], most["last_seen_utc"]) == (
+        rfc_3339(most["first_seen"]),
+        rfc_3339(most["last_seen"]),
+    )
     assert (most["count"], least["count"]) == (PAGE_LIMIT + 100, 1)
     assert most["first_seen"] < most["last_seen"]
     assert len(tickover.data("dead-letters", "list", "--fingerprint", least["fingerprint"])) == 1
@@ -66,6 +71,8 @@ def test_open_letters(tickover: Terminal) -> None:
         (["show", "orders-dlq"], 2, "topic/partition/offset"),
         (["list", "--topic", "nowhere"], 3, "nowhere"),
         (["list", "--since", "yesterday"], 2, "--since"),
+        (["list", "--since", "10"], 2, "looks like epoch seconds"),
+        (["list", "--since", "1.5"], 2, "--since"),
         (["list", "--limit", "0"], 2, "limit"),
         (["groups", "--until", "2026-01-01T00:00:00"], 2, "needs its zone"),
     ],

@@ -1,9 +1,11 @@
 """`tickover messages list|get` and `tickover forecast`, against the real REST interface over fakes."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.model.record import Outcome, TopicPartition
@@ -29,9 +31,33 @@ def test_a_list_goes_over_pages_up_to_its_limit(tickover: Terminal, monkeypatch:
     tickover.there.held.rows = [row(offset) for offset in range(7)]
     items = tickover.data("messages", "list", "--limit", "5")
     assert [item["id"] for item in items] == [f"id-{n}" for n in range(5)]
-    assert "more than 5" in tickover("messages", "list", "--limit", "5").stderr
     assert tickover("messages", "list", "--limit", "7").stderr == ""
     assert len(tickover.data("messages", "list")) == 7
+
+
+def test_a_list_says_how_to_go_on(tickover: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 2)
+    tickover.there.held.rows = [row(offset) for offset in range(7)]
+    said = tickover("messages", "list", "--limit", "3").stderr
+    assert "--all" in said
+    [cursor] = re.findall(r"--cursor (\S+),", said)
+    rest = tickover("messages", "list", "--limit", "4", "--cursor", cursor, "-o", "jsonl")
+    assert [json.loads(line)["id"] for line in rest.stdout.splitlines()] == ["id-3", "id-4", "id-5", "id-6"]
+    assert rest.stderr == ""
+    assert tickover("messages", "list", "--cursor", "x").exit_code == FAILED
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "yaml", "table"])
+def test_all_are_listed_whatever_the_limit_of_a_page(
+    tickover: Terminal, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 50)
+    tickover.there.held.rows = [row(offset) for offset in range(220)]
+    result = tickover("messages", "list", "--all", "-o", form)
+    assert (result.exit_code, result.stderr) == (OK, "")
+    assert all(f"id-{offset}" in result.stdout for offset in range(220))
+    assert result.stdout.count("PLACE") == (form == "table"), "one heading, however many pages"
+    assert tickover("messages", "list", "--all", "--limit", "7").exit_code == USAGE
 
 
 @pytest.mark.parametrize("option", ["--source", "--topic"])
@@ -52,7 +78,9 @@ def test_one_message_with_its_way(tickover: Terminal) -> None:
     document = tickover.data("messages", "get", "order/1")
     assert (document["state"], document["reason"], document["position"]["offset"]) == ("dead", "expired", 8)
     assert "missing" not in document
-    assert tickover("messages", "get", "order/1").stdout.startswith("id: order/1\n")
+    told = tickover("messages", "get", "order/1").stdout
+    assert told.startswith("id: order/1\n")
+    assert yaml.safe_load(told)["due"] == document["due_utc"]
 
 
 def test_exit_statuses(tickover: Terminal) -> None:

@@ -82,6 +82,8 @@ def test_an_abort_says_how_it_ended(tickover: Terminal, monkeypatch: pytest.Monk
         (["plan", "--topic", "orders-dlq"], 2, "--all"),
         (["plan", "--topic", "nowhere", "--all"], 3, "nowhere"),
         (["plan", "--topic", "orders-dlq", "--all", "--since", "x"], 2, "--since"),
+        (["plan", "--topic", "orders-dlq", "--all", "--ramp", "5"], 2, "5s? 5ms?"),
+        (["plan", "--topic", "orders-dlq", "--all", "--watch", "5"], 2, "--watch"),
         (["plan", "--all"], 2, "--topic"),
         (["run", "nobody"], 3, "no redrive"),
         (["status", "nobody"], 3, "no redrive"),

@@ -192,11 +192,12 @@ def test_explain_shows_decision_and_attempts(tickover: Terminal, file: Path) -> 
     answer = tickover.data(*arguments, "--timestamp", str(NOW_MS), "--header", "tickover-attempt=2")
     assert answer["decision"]["due"] == NOW_MS + 2_000
     assert [step["attempt"] for step in answer["schedule"]] == [3, 4, 5, 6]
-    table = tickover(*arguments, "--timestamp", str(NOW_MS)).stdout
+    table = tickover(*arguments, "--timestamp", "2027-01-15T08:00:00Z").stdout
     assert "2027-01-15T08:00:01.000Z" in table
     assert "attempts_exhausted" in table
     assert tickover("policies", "explain", "--topic", "t", "--policy", "nobody").exit_code == 3
     assert tickover("policies", "explain", "--topic", "t", "-f", str(file)).exit_code == 2
+    assert tickover(*arguments, "--timestamp", "1800000000").exit_code == 2
 
 
 def test_send_carries_everything(tickover: Terminal, tmp_path: Path) -> None:
@@ -249,6 +250,9 @@ def test_the_same_idempotency_key_sends_once(tickover: Terminal) -> None:
     [
         (["--delay", "1s", "--deliver-at", "2030-01-01T00:00:00Z"], "not both"),
         (["--delay", "soon"], "--delay: not a duration"),
+        (["--delay", "10"], "10s? 10ms?"),
+        (["--delay", "1.5"], "1.5s? 1.5ms?"),
+        (["--spread", "30"], "--spread: a duration needs its unit"),
         (["--deliver-at", "2030-01-01T00:00:00"], "needs its zone"),
         (["--expires-at", "soon"], "--expires-at: not a time"),
         (["--value", "a", "--value-file", "b"], "not both"),
@@ -263,6 +267,17 @@ def test_slips_are_usage_and_reach_no_sidecar(tickover: Terminal, arguments: lis
     assert result.exit_code == 2
     assert says in result.stderr
     assert tickover.there.sender.sent == []
+
+
+def test_a_time_in_the_past_must_be_meant(tickover: Terminal) -> None:
+    tickover.there.add(REMINDERS)
+    arguments = ["messages", "send", "--target", "push", "--deliver-at", "2027-01-15T07:58:59Z"]
+    refused = tickover(*arguments)
+    assert (refused.exit_code, tickover.there.sender.sent) == (1, [])
+    assert "more than a minute in the past" in refused.stderr
+    assert "--past" in refused.stderr
+    assert tickover.data(*arguments, "--past")["due_utc"] == "2027-01-15T07:58:59.000Z"
+    assert tickover("messages", "send", "--target", "push", "--delay", "0").exit_code == 0
 
 
 def test_a_refused_message_says_why(tickover: Terminal) -> None:

@@ -234,6 +234,9 @@ def test_the_commands(tickover: Terminal) -> None:
     later = tickover("messages", "reschedule", "a", "--delay", "1h", "-o", "yaml", "--partition", "3")
     assert later.exit_code == OK
     assert "outcome: pending" in later.stdout
+    yesterday = ("messages", "reschedule", "a", "--deliver-at", "2027-01-14T08:00:00Z", "--partition", "3")
+    assert "--past" in tickover(*yesterday).stderr
+    assert tickover(*yesterday, "--past").exit_code == OK
     assert "has not answered yet" in later.stderr
     assert tickover("messages", "fire", "a", "--source", "reminders").exit_code == OK
 
@@ -245,6 +248,7 @@ def test_exit_statuses(tickover: Terminal) -> None:
     assert tickover("messages", "reschedule", "a").exit_code == USAGE
     assert tickover("messages", "reschedule", "a", "--delay", "1s", "--deliver-at", "5").exit_code == USAGE
     assert tickover("messages", "reschedule", "a", "--delay", "soon").exit_code == USAGE
+    assert "10s? 10ms?" in tickover("messages", "reschedule", "a", "--delay", "10").stderr
     tickover.there.held.down = "away"
     assert tickover("messages", "cancel", "b").exit_code == FAILED
 

@@ -422,6 +422,20 @@ def test_rescheduling_on_the_command_line(tickover: Terminal) -> None:
     assert (aborted.exit_code, "state: aborted" in aborted.stdout) == (OK, True)
 
 
+def test_a_plan_says_in_words_what_cannot_be_done(tickover: Terminal) -> None:
+    fill(tickover.there)
+    tickover.there.changing.group.accept(LANE, NOW_MS - DAY_MS, "late", target="push", policy="reminders@1")
+    result = tickover("changes", "plan", "reschedule", "--topic", "reminders", "--by", "-10m")
+    assert result.exit_code == OK
+    assert "not meant, though they match: 1 no_id" in result.stderr
+    assert "6 of 6 would be refused: 6 in_the_past" in result.stderr
+    assert "1 of 6 are due already" in result.stderr
+    [id] = [line.split("\t")[1] for line in result.stdout.splitlines() if line.startswith("id\t")]
+    assert "would be refused" in tickover("changes", "run", id).stderr, "before it is confirmed"
+    meant = tickover("changes", "plan", "reschedule", "--topic", "reminders", "--by", "-10m", "--past")
+    assert "refused" not in meant.stderr
+
+
 def test_usage(tickover: Terminal) -> None:
     assert tickover("changes", "plan", "cancel").exit_code == USAGE
     assert tickover("changes", "plan", "explode", "--all").exit_code == USAGE
@@ -429,4 +443,7 @@ def test_usage(tickover: Terminal) -> None:
     assert tickover("changes", "plan", "reschedule", "--all").exit_code == USAGE
     assert tickover("changes", "plan", "reschedule", "--all", "--by", "1m", "--delay", "1m").exit_code == USAGE
     assert tickover("changes", "plan", "cancel", "--due-to", "soon").exit_code == USAGE
+    for option, text in (("--delay", "10"), ("--by", "+10"), ("--by", "-10"), ("--by", "10")):
+        result = tickover("changes", "plan", "reschedule", "--all", option, text)
+        assert (result.exit_code, "10s? 10ms?" in result.stderr) == (USAGE, True)
     assert tickover("changes", "status", "nobody").exit_code == NOT_FOUND
