@@ -233,6 +233,18 @@ docs: setup ## Build the documentation site into reports/site; a dead link or a 
 pages: setup ## Write the pages that are made from the code: settings, headers, metrics, errors, REST, commands
 	@$(venv)/bin/python -m tests.pages
 
+REDOC := 2.5.4
+
+.PHONY: redoc
+redoc: ## Fetch the renderer of the API's page again, from its npm package (REDOC=version)
+	@rm -rf build/redoc && mkdir -p build/redoc
+	@npm pack --silent --pack-destination build/redoc redoc@$(REDOC) >/dev/null
+	@tar -xzf build/redoc/redoc-$(REDOC).tgz -C build/redoc
+	@cp build/redoc/package/bundles/redoc.standalone.js api/redoc/
+	@cd build/redoc/package && { cat LICENSE; printf '\nWhat is bundled with it:\n\n'; \
+		cat bundles/redoc.standalone.js.LICENSE.txt bundles/*.worker.js.LICENSE.txt; } \
+		| sed 's/[[:space:]]*$$//' > ../../../api/redoc/LICENSE.txt
+
 .PHONY: up
 up: data/tokens.yaml readable ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
 	@$(compose) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach

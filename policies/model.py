@@ -222,7 +222,16 @@ class Policy(BaseModel):
                     "required": ["delay"],
                     "properties": {"delay": {"type": "object"}, "retry": {"type": "null"}},
                 },
-            ]
+            ],
+            "examples": [
+                {
+                    "name": "reminders",
+                    "match": {"topics": ["reminders"]},
+                    "delay": {"default": "15m", "max": "400d"},
+                    "target": {"allow": ["mail-*", "push"]},
+                    "dead_letter": {"topic": "reminders-dlq"},
+                }
+            ],
         },
     )
     name: Annotated[str, Field(pattern=NAME_PATTERN)]

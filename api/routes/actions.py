@@ -21,9 +21,9 @@ from api.message import Milliseconds, Past, refuse_past
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
 from api.preconditions import message_etag, refuse_other
 from api.problems import Problem, unprocessable
+from api.routes.description import LOOK_UP, described
 from api.routes.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, refuse_unknown, unavailable
 from api.routes.messages import PositionOut
-from api.routes.openapi import body_of
 from api.routes.timeline import Row, final, place_of_row
 from policies.decide import decide
 from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
@@ -37,6 +37,10 @@ from sidecar.model.times import with_times
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}
+REFUSALS: Final = (
+    "invalid-id", "unknown-parameter", "unknown-message", "held-in-several-places", "too-late", "precondition-failed",
+    "unknown-topic", "too-large", "no-policy", "kafka-unavailable", *LOOK_UP,
+)  # fmt: skip
 _DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
 
 router = APIRouter(tags=["messages"])
@@ -49,7 +53,7 @@ IfMatch = Annotated[
 class Reschedule(BaseModel):
     """When it is to be due: `delay`, from now, or `deliver_at`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"examples": [{"delay": "2h"}]})
     delay: Milliseconds | str | None = Field(default=None, description="Duration, or milliseconds")
     deliver_at: Milliseconds | str | None = Field(
         default=None, description="Epoch milliseconds, or RFC 3339 with a zone"
@@ -83,7 +87,7 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.delete("/v1/messages/{id:path}", responses=ANSWERS)
+@router.delete("/v1/messages/{id:path}", responses=ANSWERS, **described("Cancel a held message", None, *REFUSALS))
 async def cancel(
     request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, if_match: IfMatch = None,
@@ -94,7 +98,11 @@ async def cancel(
     return await _act(ports, id, Asked(CANCEL, source, partition, if_match))
 
 
-@router.patch("/v1/messages/{id:path}", responses=ANSWERS, openapi_extra=body_of(Reschedule))
+@router.patch(
+    "/v1/messages/{id:path}",
+    responses=ANSWERS,
+    **described("Reschedule a held message", Reschedule, *REFUSALS, "too-far", "bad-header", "in-the-past"),
+)
 async def reschedule(
     request: Request, caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, past: Past = False, if_match: IfMatch = None,
@@ -108,7 +116,7 @@ async def reschedule(
     return await _act(ports, id, Asked(RESCHEDULE, source, partition, if_match, (when[0], str(when[1]))))
 
 
-@router.post("/v1/messages/{id:path}/fire", responses=ANSWERS)
+@router.post("/v1/messages/{id:path}/fire", responses=ANSWERS, **described("Emit a held message now", None, *REFUSALS))
 async def fire(
     request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, if_match: IfMatch = None,

@@ -12,9 +12,9 @@ from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, j
 from api.message import AskedTime, Past, asked_time, refuse_past
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
+from api.routes.description import LOOK_UP, described
 from api.routes.held import missing_document, unavailable
 from api.routes.jobs import JobKind, add_list_and_abort, told
-from api.routes.openapi import body_of
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
@@ -91,11 +91,20 @@ class NewChange(BaseModel):
 class RunRequest(BaseModel):
     """The `token` that the plan shows with its count."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra={"examples": [{"token": "8b3831be54101073"}]}
+    )
     token: Annotated[str, Field(min_length=1, max_length=64)]
 
 
-@router.post("/v1/changes", status_code=202, openapi_extra=body_of(NewChange))
+@router.post(
+    "/v1/changes",
+    status_code=202,
+    **described(
+        "Plan a change of held messages", NewChange, "change-too-large", "confirmation-needed", "kafka-unavailable",
+        "changes-busy", "too-many-changes", "in-the-past", *LOOK_UP,
+    ),
+)  # fmt: skip
 async def plan_change(
     caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, past: Past = False
 ) -> Response:
@@ -120,7 +129,7 @@ async def plan_change(
     return CHANGE.accepted(change)
 
 
-@router.get("/v1/changes/{id}")
+@router.get("/v1/changes/{id}", **described("Show a change", None, "change-not-found", "kafka-unavailable"))
 async def get_change(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, id: str, payload: KeyPrefix = False
 ) -> Response:
@@ -134,7 +143,14 @@ async def get_change(
     return json_response(document)
 
 
-@router.post("/v1/changes/{id}/run", status_code=202, openapi_extra=body_of(RunRequest))
+@router.post(
+    "/v1/changes/{id}/run",
+    status_code=202,
+    **described(
+        "Run a change", RunRequest, "change-not-found", "change-active", "change-ended", "changes-busy",
+        "nothing-to-change", "stale-token", "plan-expired", "kafka-unavailable",
+    ),
+)  # fmt: skip
 async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Change what the plan means, as far as it is still held as it was then."""
     token = validated(RunRequest, body).token
@@ -146,7 +162,10 @@ async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: G
 add_list_and_abort(router, CHANGE)
 
 
-@router.get("/v1/changes/{id}/receipts")
+@router.get(
+    "/v1/changes/{id}/receipts",
+    **described("List what became of each message of a change", None, "change-not-found", "kafka-unavailable"),
+)
 async def list_change_receipts(
     caller: Reader, ports: GivenPorts, id: str, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
 ) -> Response:

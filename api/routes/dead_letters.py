@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -13,6 +13,7 @@ from api.message import Topic
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.problems import Problem
+from api.routes.description import described
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
@@ -22,6 +23,7 @@ from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, p
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.redrive_routing import destination
 
+REFUSALS: Final = ("topic-not-found", "scans-busy", "kafka-unavailable")
 router = APIRouter(tags=["dead letters"])
 
 Answer = TypeVar("Answer")
@@ -46,7 +48,7 @@ class Filter(Selection):
         return Selection(**{name: getattr(self, name) for name in Selection.model_fields})
 
 
-@router.get("/v1/dead-letters")
+@router.get("/v1/dead-letters", **described("List dead letters", None, *REFUSALS))
 async def list_dead_letters(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, query: Annotated[Filter, Query()]
 ) -> Response:
@@ -72,14 +74,17 @@ def _listed(ports: Ports, page: Page, payload: bool) -> list[dict[str, Any]]:
     ]
 
 
-@router.get("/v1/dead-letters/groups")
+@router.get("/v1/dead-letters/groups", **described("Count dead letters by what went wrong", None, *REFUSALS))
 async def list_dead_letter_groups(caller: Reader, ports: GivenPorts, query: Annotated[Filter, Query()]) -> Response:
     """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all."""
     groups, page = await answered(ports.letters.groups(query.topic, query.look(), _start(query.cursor)))
     return json_response({"items": [group.document() for group in groups], **_progress(page)})
 
 
-@router.get("/v1/dead-letters/{topic}/{partition}/{offset}")
+@router.get(
+    "/v1/dead-letters/{topic}/{partition}/{offset}",
+    **described("Show a dead letter", None, "dead-letter-not-found", *REFUSALS),
+)
 async def get_dead_letter(
     caller: Reader,
     ports: GivenPorts,

@@ -15,7 +15,7 @@ from api.dependencies import GivenPorts, JsonBody, Reader, json_response
 from api.message import Content, HeaderName, Topic, bytes_of
 from api.ports import Limits, Ports
 from api.problems import Problem
-from api.routes.openapi import body_of
+from api.routes.description import described
 from api.routes.policies import refuse_long_globs
 from api.sources import allowed
 from policies.decision import Act, Decision, Facts, Hold, Quarantine
@@ -52,7 +52,15 @@ class RecordIn(BaseModel):
 class ExplainRequest(BaseModel):
     """`policy`: a policy, or the name of one, to be the only one asked; left out: all that there are."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"record": {"topic": "reminders", "headers": {"tickover-target": "push", "tickover-delay": "90s"}}}
+            ]
+        },
+    )
     policy: Policy | str | None = None
     record: RecordIn
 
@@ -76,7 +84,13 @@ class Explainer:
             self._under_way -= 1
 
 
-@router.post("/v1/policies/explain", openapi_extra=body_of(ExplainRequest))
+@router.post(
+    "/v1/policies/explain",
+    **described(
+        "Explain what would become of a record", ExplainRequest, "policy-not-found", "globs-too-long",
+        "too-many-headers", "invalid-base64", "explain-busy",
+    ),
+)  # fmt: skip
 async def explain_record(request: Request, caller: Reader, body: JsonBody, ports: GivenPorts) -> Response:
     """The decision for a record and the whole schedule of its attempts. Nothing is sent or changed."""
     asked = validated(ExplainRequest, body)

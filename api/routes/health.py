@@ -6,10 +6,11 @@ from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
 from api.problems import Problem
+from api.routes.description import described
 from sidecar.model.stats import Stats, TargetFlow, TopicCounts
 from sidecar.model.times import with_times
 
@@ -18,7 +19,7 @@ UNREAD_SHOWN_MAX: Final = 20  # schedules named by /readyz; the list has all
 router = APIRouter(tags=["process"])
 
 
-@router.get("/livez", dependencies=[Prober])
+@router.get("/livez", dependencies=[Prober], **described("Ask whether this process lives", None, "not-alive"))
 async def live(ports: GivenPorts) -> Response:
     """200 while the engine turns. When it hasn't for 10 s only a restart helps."""
     age_s = ports.monotonic_s() - ports.stats().turned_monotonic_s
@@ -27,7 +28,7 @@ async def live(ports: GivenPorts) -> Response:
     return json_response({"status": "alive"})
 
 
-@router.get("/readyz", dependencies=[Prober])
+@router.get("/readyz", dependencies=[Prober], **described("Ask whether this process is ready", None, "not-ready"))
 async def ready(request: Request, ports: GivenPorts) -> Response:
     """200 when this process does its work, else 503 with what is wrong; where there are tokens, details need one."""
     here = ports.stats()
@@ -48,14 +49,14 @@ async def ready(request: Request, ports: GivenPorts) -> Response:
     return json_response({"status": "ready", "warnings": warnings})
 
 
-@router.get("/metrics", response_class=Response, dependencies=[Scraper])
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=[Scraper], **described("Scrape the metrics"))
 async def metrics(ports: GivenPorts) -> Response:
     """Prometheus text."""
     text = await asyncio.to_thread(ports.metrics)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@router.get("/v1/stats")
+@router.get("/v1/stats", **described("Show the figures of this process"))
 async def stats(caller: Reader, ports: GivenPorts) -> Response:
     """Counts of this process by source topic since it started, what it holds, and its lateness."""
     return json_response(stats_document(ports.stats()))

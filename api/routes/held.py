@@ -18,6 +18,7 @@ from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_
 from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
+from api.routes.description import LOOK_UP, described
 from api.routes.timeline import Row, final, held_document, missed, place_of_row, row_document, settled_document
 from policies.duration import parse_time
 from policies.errors import FormatError
@@ -51,7 +52,11 @@ class HeldPage(BaseModel):
     missing: list[dict[str, Any]]
 
 
-@router.get("/v1/messages", responses={200: {"model": HeldPage}})
+@router.get(
+    "/v1/messages",
+    responses={200: {"model": HeldPage}},
+    **described("List held messages", None, "unknown-parameter", "invalid-range", "look-up-unavailable"),
+)
 async def list_messages(
     request: Request,
     caller: Reader,
@@ -115,7 +120,9 @@ async def list_messages(
     return json_response({"items": items, "next": following_cursor, **missing_document(missing)})
 
 
-@router.get("/v1/forecast")
+@router.get(
+    "/v1/forecast", **described("Count what is due, by minute", None, "unknown-parameter", "look-up-unavailable")
+)
 async def forecast(
     request: Request,
     caller: Reader,
@@ -145,7 +152,18 @@ async def forecast(
     return json_response({"items": items, "before": before, "later": counts.get(-1, 0), **missing_document(missing)})
 
 
-@router.get("/v1/messages/{id:path}")
+@router.get(
+    "/v1/messages/{id:path}",
+    **described(
+        "Show a message and its way",
+        None,
+        "invalid-id",
+        "unknown-parameter",
+        "unknown-message",
+        "held-in-several-places",
+        *LOOK_UP,
+    ),
+)
 async def get_message(
     request: Request, caller: Reader, ports: GivenPorts, id: str, source: Text = "", partition: Partition = -1
 ) -> Response:

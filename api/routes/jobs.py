@@ -13,6 +13,7 @@ from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Ports
 from api.problems import Problem
 from api.routes.dead_letters import answered
+from api.routes.description import described
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.job import Job
 from sidecar.operations.jobs.runner import JobRefused
@@ -87,6 +88,7 @@ def add_list_and_abort(router: APIRouter, kind: JobKind[AnyJob]) -> None:
         kind.path,
         name=f"list_{kind.nouns}",
         description=f"All {kind.nouns} of the last 30 days, the newest first.",
+        **described(f"List {kind.nouns}", None, "kafka-unavailable"),
     )
     async def list_jobs(
         caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
@@ -100,6 +102,7 @@ def add_list_and_abort(router: APIRouter, kind: JobKind[AnyJob]) -> None:
         name=f"abort_{kind.noun}",
         description=f"Ask for its end: no more is {kind.deed} once its state is `aborted`; "
         f"what was {kind.deed} stays {kind.deed}.",
+        **described(f"Abort a {kind.noun}", None, f"{kind.noun}-not-found", f"{kind.noun}-ended", "kafka-unavailable"),
     )
     async def abort_job(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
         job = await told(lambda: kind.jobs(ports).abort(id, caller.name))

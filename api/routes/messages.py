@@ -25,13 +25,19 @@ from api.ports import (
     SenderUnavailable,
 )
 from api.problems import Problem, unprocessable
-from api.routes.openapi import body_of
+from api.routes.description import described
 from api.routes.timeline import final
 from api.sources import refuse_unless_source
 from sidecar.model.times import with_times
 
 KEY_LENGTH_MAX: Final = 255
 RETRY_LATER: Final = {"Retry-After": "1"}
+REFUSALS: Final = (
+    "ambiguous-source", "no-source", "unknown-source", "not-a-source", "no-policy", "target-not-allowed", "loop",
+    "too-far", "in-the-past", "expired", "attempts-exhausted", "timeout", "bad-header", "bad-timestamp", "reserved-header",
+    "too-many-headers", "too-large", "unknown-topic", "invalid-base64", "invalid-idempotency-key",
+    "idempotency-key-reused", "request-in-progress", "idempotency-unavailable", "kafka-unavailable",
+)  # fmt: skip
 
 log = logging.getLogger("tickover.api")
 router = APIRouter(tags=["messages"])
@@ -58,7 +64,7 @@ class AcceptedOut(BaseModel):
     "/v1/messages",
     status_code=202,
     responses={202: {"model": AcceptedOut}},
-    openapi_extra=body_of(NewMessage),
+    **described("Send a delayed message", NewMessage, *REFUSALS),
 )
 async def send_message(
     caller: Writer,

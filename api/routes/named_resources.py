@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from api.body import Body
@@ -18,7 +17,6 @@ from api.dependencies import json_response
 from api.ports import Ports
 from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
-from api.routes.openapi import body_of
 
 IfMatch = Annotated[str | None, Header(description='The ETag of what is replaced, like "3"')]
 IfNoneMatch = Annotated[str | None, Header(description="* to create")]
@@ -41,11 +39,11 @@ class NamedResource:
     errors: tuple[type[Exception], ...]
     problem: Callable[[Any], Problem]
 
-    def put(self, router: APIRouter, model: type[BaseModel]) -> Callable[[Route], Route]:
-        """The route that creates or replaces one, given as `model`."""
+    def put(self, router: APIRouter, description: Mapping[str, Any]) -> Callable[[Route], Route]:
+        """The route that creates or replaces one; `description` is what `described` gives."""
         return router.put(
             f"{self.path}/{{name}}",
-            openapi_extra=body_of(model),
+            **description,
             responses={201: {"description": "Created"}, 200: {"description": "Replaced"}},
         )
 

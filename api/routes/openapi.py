@@ -1,46 +1,59 @@
-"""OpenAPI 3.1 of the API, and a page that shows it without anything from outside."""
+"""OpenAPI 3.1 of the API, and a page that shows it without anything from outside.
 
-import base64
-import hashlib
-import re
-from functools import partial
+The page is Redoc, a copy of its npm package in `api/redoc` (`make redoc` fetches it). Redoc writes style sheets while
+it runs: they, and the scripts, carry a nonce that is made for each answer, and nothing else may run.
+"""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from api.dependencies import Visitor, json_response
+from api.dependencies import Access, Visitor, declared_access, json_response
+from api.problems import MEDIA_TYPE
+from api.routes.description import PARAMETERS, REFUSES, SCHEMA_PLACE, refusals
 
-REFERENCE: Final = "#/components/schemas/{model}"
-_OPEN: Final = ("/livez", "/readyz")
+NONCE_BYTES: Final = 16
 _PROBLEM: Final[dict[str, Any]] = {
     "type": "object",
-    "description": "RFC 9457",
+    "description": "RFC 9457. `type` says what is wrong to programs, `detail` to people. Some have more members.",
     "required": ["type", "title", "status", "detail", "instance"],
     "properties": {
         "type": {"type": "string", "format": "uri-reference", "examples": ["/problems/file-managed"]},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "instance": {"type": "string"},
+        "title": {"type": "string", "examples": ["File managed"]},
+        "status": {"type": "integer", "examples": [409]},
+        "detail": {"type": "string", "examples": ["The policies file manages this policy; change it there."]},
+        "instance": {"type": "string", "examples": ["/v1/policies/reminders"]},
     },
 }
+_TOKEN: Final = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "`Authorization: Bearer <token>`: a token of `api.tokens_file`, or one that an OpenID Connect "
+    "provider signed (`api.oidc`). Each has a role: `read`, `write` or `admin`; a role may do what those before it "
+    "may. Without tokens the API answers on this machine only, and what changes something needs the header "
+    "`Tickover-Client` instead.",
+}
+_DONE: Final = {"200": "Done", "202": "Accepted: it is done beside, or will be", "204": "Deleted"}
+_UNFORESEEN: Final = (
+    "Any other problem: `internal-error` (500), `request-timeout` (408), and 503 with `starting`, `stopping` or "
+    "`too-many-requests-under-way`"
+)
 
 router = APIRouter(include_in_schema=False)
 
 
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The request body of a route that parses its own JSON, as `openapi_extra`."""
-    schema = {"$ref": REFERENCE.format(model=model.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 def install(app: FastAPI, bodies: tuple[type[BaseModel], ...], path: str = "") -> None:
-    """`bodies` are the models named by `body_of`: FastAPI doesn't see them. `path`: where a proxy shows the API."""
+    """`bodies` are the models named by `described`: FastAPI doesn't see them. `path`: where a proxy shows the API."""
     app.servers = [{"url": path or "/"}]
     app.openapi = partial(_document, app, bodies)  # type: ignore[method-assign]
 
@@ -54,8 +67,19 @@ async def openapi(request: Request) -> Response:
 @router.get("/docs", dependencies=[Visitor])
 async def docs() -> Response:
     """The page that shows it."""
-    page = files("api").joinpath("docs.html").read_text("utf-8")
-    return HTMLResponse(page, headers={"Content-Security-Policy": _content_policy(page)})
+    nonce = secrets.token_urlsafe(NONCE_BYTES)
+    page = _file("docs.html").decode().replace("{nonce}", nonce)
+    policy = (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+
+
+@router.get("/docs/redoc.js", dependencies=[Visitor])
+async def renderer() -> Response:
+    """The script of the page."""
+    return Response(_file("redoc/redoc.standalone.js"), media_type="text/javascript; charset=utf-8")
 
 
 @router.get("/", dependencies=[Visitor])
@@ -64,19 +88,10 @@ async def start() -> Response:
     return RedirectResponse("/docs", 302)
 
 
-def _content_policy(page: str) -> str:
-    """Nothing but this page's own script and style, known by their hashes, and our openapi.json."""
-    script, style = (_hash_of(tag, page) for tag in ("script", "style"))
-    return (
-        f"default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def _hash_of(tag: str, page: str) -> str:
-    found = re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-    assert found is not None
-    return "sha256-" + base64.b64encode(hashlib.sha256(found.group(1).encode()).digest()).decode()
+@cache
+def _file(name: str) -> bytes:
+    """A file beside the code, of which there are three."""
+    return files("api").joinpath(name).read_bytes()
 
 
 def _document(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, Any]:
@@ -89,20 +104,61 @@ def _built(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, Any]:
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, servers=app.servers
     )
-    _, models = models_json_schema([(model, "validation") for model in bodies], ref_template=REFERENCE)
+    _, models = models_json_schema([(model, "validation") for model in bodies], ref_template=SCHEMA_PLACE)
     components = document.setdefault("components", {})
     schemas = {**components.get("schemas", {}), **models["$defs"], "Problem": _PROBLEM}
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     components["schemas"] = dict(sorted(schemas.items()))
-    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-    problem = {
-        "description": "Not done",
-        "content": {"application/problem+json": {"schema": {"$ref": REFERENCE.format(model="Problem")}}},
-    }
+    components["securitySchemes"] = {"token": _TOKEN}
+    answers: dict[str, dict[str, Any]] = json.loads(_file("answers.json"))
+    accesses = _accesses(app.state.routes)
     for path, operations in document["paths"].items():
-        for operation in operations.values():
-            operation["responses"].pop("422", None)
-            operation["responses"]["default"] = problem
-            operation["security"] = [{}] if path in _OPEN else [{}, {"token": []}]
+        for method, operation in operations.items():
+            name = f"{method.upper()} {path}"
+            _complete(method, operation, accesses[name], answers.get(name, {}))
     return document
+
+
+def _accesses(routes: Iterable[object]) -> dict[str, Access]:
+    """Whom each route answers, by method and path as the document has them."""
+    return {
+        f"{method} {route.path_format}": declared_access(route)
+        for route in routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
+    }
+
+
+def _complete(method: str, operation: dict[str, Any], access: Access, answers: Mapping[str, Any]) -> None:
+    """Add to what FastAPI knows: the role, words of parameters, examples of answers by status, and refusals."""
+    role = None if access.role is None else access.role.name.lower()
+    operation["description"] = f"{operation['description'].strip()}\n\nRole: {role or 'none'}."
+    operation["security"] = [{}] if role is None else [{}, {"token": [role]}]
+    for parameter in operation.get("parameters", ()):
+        if "description" not in parameter:
+            parameter["description"] = PARAMETERS[parameter["name"]]
+    told = operation["responses"]
+    told.pop("422", None)
+    for status, answer in told.items():
+        if answer["description"] == "Successful Response":
+            answer["description"] = _DONE[status]
+        if status in answers:
+            answer.setdefault("content", {}).setdefault("application/json", {})["example"] = answers[status]
+    for status, types in refusals(method, operation, access).items():
+        told[str(status)] = _refused(status, types)
+    told["default"] = {"description": _UNFORESEEN, "content": {MEDIA_TYPE: {"schema": _schema("Problem")}}}
+    del operation[REFUSES]
+
+
+def _refused(status: int, types: list[str]) -> dict[str, Any]:
+    names = [f"/problems/{name}" for name in types]
+    narrowed = {"properties": {"type": {"enum": names}, "status": {"const": status}}}
+    return {
+        "description": ", ".join(f"`{name}`" for name in types),
+        "content": {MEDIA_TYPE: {"schema": {"allOf": [_schema("Problem"), narrowed]}}},
+    }
+
+
+def _schema(name: str) -> dict[str, str]:
+    return {"$ref": SCHEMA_PLACE.format(model=name)}

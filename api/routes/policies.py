@@ -12,6 +12,7 @@ from api.dependencies import Admin, GivenPorts, JsonBody, Reader, json_response
 from api.pagination import PAGE_DEFAULT, PAGE_MAX, Cursor, Limit, page
 from api.ports import Ports
 from api.problems import Problem, unprocessable
+from api.routes.description import described
 from api.routes.named_resources import (
     IfMatch,
     IfNoneMatch,
@@ -20,7 +21,6 @@ from api.routes.named_resources import (
     versioned_response,
     with_name,
 )
-from api.routes.openapi import body_of
 from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
 from policies.model import (
     GLOB_TEXT_MAX,
@@ -36,6 +36,12 @@ from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.model.times import with_times
 
+# Of every write; of what makes a version.
+WRITES: Final = (
+    "precondition-failed", "precondition-required", "invalid-precondition", "file-managed", "holds-messages",
+    "policies-unavailable",
+)  # fmt: skip
+CHECKS: Final = ("globs-too-long", "reserved-topic", "policy-too-large", "too-many-policies")
 router = APIRouter(tags=["policies"])
 
 Force = Annotated[bool, Query(description="Also where messages of a topic that is no source then are held")]
@@ -66,11 +72,11 @@ POLICY: Final = NamedResource("policy", "/v1/policies", _current_version, (Polic
 class RollbackRequest(BaseModel):
     """Version to take up again."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"examples": [{"version": 3}]})
     version: Annotated[StrictInt, Field(ge=1, le=VERSION_MAX)]
 
 
-@router.get("/v1/policies")
+@router.get("/v1/policies", **described("List policies"))
 async def list_policies(
     caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
 ) -> Response:
@@ -88,13 +94,13 @@ async def list_policies(
     return json_response({"items": items, "next": following})
 
 
-@router.get("/v1/policies/{name}")
+@router.get("/v1/policies/{name}", **described("Show a policy", None, "policy-not-found"))
 async def get_policy(caller: Reader, ports: GivenPorts, name: str) -> Response:
     """One policy; the ETag header is its version."""
     return _shown(_current(ports, name))
 
 
-@POLICY.put(router, Policy)
+@POLICY.put(router, described("Create or replace a policy", Policy, *WRITES, *CHECKS, "name-differs"))
 async def put_policy(
     caller: Admin,
     body: JsonBody,
@@ -119,7 +125,9 @@ async def put_policy(
     return _shown(written, created=not expected)
 
 
-@router.delete("/v1/policies/{name}", status_code=204)
+@router.delete(
+    "/v1/policies/{name}", status_code=204, **described("Delete a policy", None, *WRITES, "policy-not-found")
+)
 async def delete_policy(
     caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None, force: Force = False
 ) -> Response:
@@ -137,7 +145,7 @@ async def delete_policy(
     return Response(status_code=204)
 
 
-@router.get("/v1/policies/{name}/versions")
+@router.get("/v1/policies/{name}/versions", **described("List the versions of a policy", None, "policy-not-found"))
 async def list_versions(
     caller: Reader, ports: GivenPorts, name: str, limit: Limit = PAGE_MAX, cursor: Cursor = None
 ) -> Response:
@@ -146,7 +154,13 @@ async def list_versions(
     return json_response({"items": [_version_document(version) for version in versions], "next": following})
 
 
-@router.post("/v1/policies/{name}/rollback", openapi_extra=body_of(RollbackRequest))
+@router.post(
+    "/v1/policies/{name}/rollback",
+    **described(
+        "Roll a policy back to an earlier version", RollbackRequest, *WRITES, *CHECKS, "policy-not-found",
+        "version-not-found", "version-is-deletion",
+    ),
+)  # fmt: skip
 async def rollback_policy(
     caller: Admin, body: JsonBody, ports: GivenPorts, name: str, if_match: IfMatch = None, force: Force = False
 ) -> Response:
@@ -165,7 +179,7 @@ async def rollback_policy(
     return _shown(await _put(ports, found.policy, expected, caller.name))
 
 
-@router.get("/v1/schemas/policy", tags=["schemas"])
+@router.get("/v1/schemas/policy", tags=["schemas"], **described("Show the JSON Schema of a policy"))
 async def get_policy_schema(caller: Reader) -> Response:
     """The JSON Schema (2020-12) of a policy."""
     return json_response(policy_schema())

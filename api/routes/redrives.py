@@ -9,14 +9,19 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
 from api.message import Topic
+from api.routes.description import described
 from api.routes.jobs import JobKind, add_list_and_abort, told
-from api.routes.openapi import body_of
 from policies.duration import parse_duration
 from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
 from sidecar.operations.dead_letters.redrives import Wanted
 
 CANARY_MAX: Final = 1_000
+# Of what sends letters.
+REFUSALS: Final = (
+    "redrive-not-found", "redrive-active", "redrive-ended", "redrives-busy", "nothing-to-redrive", "target-gone",
+    "letters-gone", "letters-busy", "transactions-unsupported", "kafka-unavailable",
+)  # fmt: skip
 router = APIRouter(tags=["redrives"])
 REDRIVE: Final[JobKind[Redrive]] = JobKind(
     "redrive",
@@ -64,11 +69,19 @@ class NewRedrive(BaseModel):
 class CanaryRequest(BaseModel):
     """How many letters to try it with."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"examples": [{"count": 10}]})
     count: Annotated[StrictInt, Field(ge=1, le=CANARY_MAX)]
 
 
-@router.post("/v1/redrives", status_code=202, openapi_extra=body_of(NewRedrive))
+@router.post(
+    "/v1/redrives",
+    status_code=202,
+    **described(
+        "Plan a redrive of dead letters", NewRedrive, "topic-not-found", "unknown-target", "redrive-loop",
+        "redrive-too-large", "confirmation-needed", "redrives-busy", "too-many-redrives", "scans-busy",
+        "kafka-unavailable",
+    ),
+)  # fmt: skip
 async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail) -> Response:
     """Plan a redrive: pins the letters that are there now, and counts them by target. Nothing is sent."""
     asked = validated(NewRedrive, body)
@@ -80,13 +93,17 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
     return REDRIVE.accepted(redrive)
 
 
-@router.get("/v1/redrives/{id}")
+@router.get("/v1/redrives/{id}", **described("Show a redrive", None, "redrive-not-found", "kafka-unavailable"))
 async def get_redrive(caller: Reader, ports: GivenPorts, id: str) -> Response:
     """One redrive: its plan and how far it has come."""
     return json_response((await told(lambda: ports.redrives.get(id))).document())
 
 
-@router.post("/v1/redrives/{id}/canary", status_code=202, openapi_extra=body_of(CanaryRequest))
+@router.post(
+    "/v1/redrives/{id}/canary",
+    status_code=202,
+    **described("Send a few letters of a redrive first", CanaryRequest, *REFUSALS),
+)
 async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Send a few letters of the plan and watch what becomes of them."""
     count = validated(CanaryRequest, body).count
@@ -94,7 +111,7 @@ async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trai
     return REDRIVE.accepted(await told(lambda: ports.redrives.canary(id, count)))
 
 
-@router.post("/v1/redrives/{id}/run", status_code=202)
+@router.post("/v1/redrives/{id}/run", status_code=202, **described("Run a redrive", None, *REFUSALS))
 async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Send the rest, at the plan's rate, until it is done or too much of it fails again."""
     redrive = await told(lambda: ports.redrives.run(id))

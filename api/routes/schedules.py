@@ -14,6 +14,7 @@ from api.message import AskedTime, NewMessage, draft, source_of
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Acknowledged, Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
+from api.routes.description import described
 from api.routes.named_resources import (
     IfMatch,
     IfNoneMatch,
@@ -22,7 +23,6 @@ from api.routes.named_resources import (
     versioned_response,
     with_name,
 )
-from api.routes.openapi import body_of
 from api.sources import refuse_unless_source
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.masking import Masking
@@ -49,6 +49,17 @@ UNWRITTEN: Final = (
     "the replica that writes what schedules owe can't read it, and none that can has taken over: upgrade that one"
 )
 
+UNKNOWN: Final = ("schedule-not-found", "schedule-unreadable", "schedule-of-newer-version")
+# Of every write; of what makes a version.
+WRITES: Final = (
+    "precondition-failed", "precondition-required", "invalid-precondition", "schedule-of-newer-version",
+    "schedule-unreadable", "schedules-unavailable",
+)  # fmt: skip
+CHECKS: Final = (
+    "name-differs", "cron-step-too-large", "schedule-too-large", "too-many-schedules", "ambiguous-source", "no-source",
+    "unknown-source", "not-a-source", "unknown-target", "no-policy", "target-not-allowed", "loop", "too-far",
+    "bad-header", "reserved-header", "too-many-headers", "too-large", "invalid-base64", "kafka-unavailable",
+)  # fmt: skip
 router = APIRouter(tags=["schedules"])
 
 WithPayload = Annotated[bool, Query(description="Show key, value and headers, masked; needs the role write")]
@@ -84,7 +95,7 @@ class Rewind(BaseModel):
     to: AskedTime = Field(description="Occurrences after this time are owed again: RFC 3339, or epoch milliseconds")
 
 
-@router.get("/v1/schedules")
+@router.get("/v1/schedules", **described("List schedules"))
 async def list_schedules(
     caller: Reader,
     ports: GivenPorts,
@@ -110,7 +121,7 @@ async def list_schedules(
     return json_response({"items": items, "next": following})
 
 
-@router.get("/v1/schedules/{name}")
+@router.get("/v1/schedules/{name}", **described("Show a schedule", None, *UNKNOWN))
 async def get_schedule(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, name: str, payload: WithPayload = False
 ) -> Response:
@@ -126,7 +137,7 @@ async def get_schedule(
     return _shown(_current(ports, name), masking=ports.letters.rules.masking if payload else None)
 
 
-@router.get("/v1/schedules/{name}/next")
+@router.get("/v1/schedules/{name}/next", **described("List the coming occurrences of a schedule", None, *UNKNOWN))
 async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Count = NEXT_DEFAULT) -> Response:
     """The coming occurrences, without side effect: each with the id of its message. None while it is paused."""
     schedule = _current(ports, name).schedule
@@ -141,7 +152,7 @@ async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Coun
     return json_response({"items": [with_times(item, "at") for item in items]})
 
 
-@SCHEDULE.put(router, Schedule)
+@SCHEDULE.put(router, described("Create or replace a schedule", Schedule, *WRITES, *CHECKS))
 async def put_schedule(
     caller: Admin,
     body: JsonBody,
@@ -166,7 +177,10 @@ async def put_schedule(
     return _shown(entry, created=not expected)
 
 
-@router.post("/v1/schedules/{name}/rewind", openapi_extra=body_of(Rewind))
+@router.post(
+    "/v1/schedules/{name}/rewind",
+    **described("Set a schedule back", Rewind, *WRITES, *UNKNOWN, "rewind-not-back"),
+)
 async def rewind_schedule(
     caller: Admin, body: JsonBody, ports: GivenPorts, trail: GivenTrail, name: str, if_match: IfMatch = None
 ) -> Response:
@@ -184,7 +198,7 @@ async def rewind_schedule(
     return _shown(entry)
 
 
-@router.delete("/v1/schedules/{name}", status_code=204)
+@router.delete("/v1/schedules/{name}", status_code=204, **described("Delete a schedule", None, *WRITES, *UNKNOWN))
 async def delete_schedule(caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None) -> Response:
     """Delete a schedule. Occurrences that are written ahead of their time still fire; cancel them by their ids."""
     _current(ports, name)

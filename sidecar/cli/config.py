@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from api.access.auth import AccessConfigError, Role, new_token, parse_tokens
 from api.access.tokens_file import NewEntry, TokenExists, UnknownToken, rewrite, with_token, without_token
-from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show
+from sidecar.model.times import rfc_3339
 from sidecar.settings.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show settings and what can be set.")
@@ -88,7 +89,7 @@ def list_tokens(
         {
             "name": token.caller.name,
             "role": "" if token.caller.role is None else token.caller.role.name.lower(),
-            "expires": None if token.expires_s == math.inf else utc_text(round(token.expires_s * 1_000)),
+            "expires": None if token.expires_s == math.inf else rfc_3339(round(token.expires_s * 1_000)),
         }
         for token in tokens
     ]

@@ -1,14 +1,15 @@
-"""Writes the pages that are made from the code, and the parts of pages that are: `make pages`."""
+"""Writes the pages that are made from the code, parts of pages that are, and examples of what the API answers."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.pages import commands, configuration, headers, metrics, policy, problems, rest, roles, sizing
+from tests.pages import answers, commands, configuration, headers, metrics, policy, problems, rest, roles, sizing
 from tests.source import ROOT
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
+    ROOT / "api" / "answers.json": answers.page,  # first: the page of REST shows it
     DOCS / "configuration.md": configuration.page,
     sizing.GUIDE: sizing.page,
     **{

@@ -7,6 +7,7 @@ from fastapi.routing import APIRoute
 
 from api.app import PARTS
 from api.dependencies import declared_access
+from api.routes.description import OF_BODIES, OF_CALLERS
 from tests.pages.schema import default, kind, limits, sections
 from tests.pages.text import code, head, table
 from tests.unit.api_world import World
@@ -15,6 +16,9 @@ WORDS: Final = """\
 Every call, from the OpenAPI document that the process serves at `/openapi.json` (and shows at `/docs`). What answers
 mean: [the contract](../contract.md#rest). What can go wrong: [errors](problems.md). Who may call:
 [security of the API](../api-security.md).
+
+The problems below are those of each call. Whatever needs a role may also answer with {callers}; whatever takes a body
+with {bodies}.
 """
 
 
@@ -31,35 +35,49 @@ def roles() -> dict[str, str]:
     }
 
 
+def words() -> str:
+    """Words above the calls."""
+    given = {"callers": OF_CALLERS, "bodies": OF_BODIES}
+    return WORDS.format(**{name: ", ".join(map(code, types)) for name, types in given.items()})
+
+
 def page() -> str:
     """The whole text."""
     document = World().app.openapi()
-    needed = roles()
     calls = [
         (method.upper(), path, operation)
         for path, operations in sorted(document["paths"].items())
         for method, operation in operations.items()
     ]
     parts = [
-        head("REST", "the OpenAPI document of api/app.py", WORDS),
-        *(text for method, path, operation in calls for text in call(method, path, operation, needed)),
+        head("REST", "the OpenAPI document of api/app.py", words()),
+        *(text for method, path, operation in calls for text in call(method, path, operation)),
         "\n## Bodies\n",
         *sections(document["components"]["schemas"], "###"),
     ]
     return "".join(parts)
 
 
-def call(method: str, path: str, operation: dict[str, Any], needed: dict[str, str]) -> Iterator[str]:
+def types(answer: dict[str, Any]) -> list[str]:
+    """The problem types that an answer may have; none of what may come from anywhere."""
+    schema = answer["content"]["application/problem+json"]["schema"]
+    enum = schema["allOf"][1]["properties"]["type"]["enum"] if "allOf" in schema else []
+    return [name.removeprefix("/problems/") for name in enum]
+
+
+def call(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
     """The section of one call."""
-    yield f"\n## {method} {path}\n\n{operation.get('description', '').strip()}\n\nRole: {needed[f'{method} {path}']}.\n"
+    yield f"\n## {method} {path}\n\n{operation['description']}\n"
     if body := operation.get("requestBody"):
         yield f"Body: {kind(body['content']['application/json']['schema'])}.\n"
-    answers = []
+    answers, refused = [], []
     for status, answer in operation["responses"].items():
         schema = answer.get("content", {}).get("application/json", {}).get("schema")
-        if status != "default":
+        if status.startswith("2"):
             answers.append(f"{status}{f' {kind(schema)}' if schema else ''}")
-    yield f"Answer: {', '.join(answers)}; else a [problem](#problem).\n"
+        elif own := [name for name in types(answer) if name not in {*OF_CALLERS, *OF_BODIES}]:
+            refused.append(f"{status} {', '.join(map(code, own))}")
+    yield f"Answer: {', '.join(answers)}; else a [problem](#problem){': ' if refused else ''}{'; '.join(refused)}.\n"
     if parameters := operation.get("parameters"):
         yield "\n" + table(
             ("parameter", "in", "value", "default", "limits", "what"),

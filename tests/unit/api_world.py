@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 from fastapi import FastAPI
+from starlette.routing import Match
 
 from api.access.auth import Tokens
 from api.access.gate import Gate
@@ -48,6 +51,7 @@ from tests.unit.schedule_world import LIMITS, MemorySchedules
 NOW_MS = 1_800_000_000_000
 LETTER_RULES = Rules(("*-dlq",), "tickover.quarantine", ScanLimits(1_000, 60.0), Masking(("*secret*",)))
 BASE_URL = "http://127.0.0.1:8230"
+UNFORESEEN = (405, 408, 500)  # of the router and the server
 
 
 class MemoryPolicies:
@@ -279,7 +283,9 @@ class World:
             async with httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
                 return await client.request(method, path, **options)
 
-        return self.runner.run(request())
+        response = self.runner.run(request())
+        refuse_undescribed(self, method, response)
+        return response
 
     def send_raw(self, method: str, path: str, body: bytes, **headers: str) -> httpx.Response:
         headers.setdefault("content-type", "application/json")
@@ -300,6 +306,38 @@ class World:
 
     def change_stats(self, **changes: Any) -> None:
         self.stats = replace(self.stats, **changes)
+
+
+@cache
+def refusals_described() -> dict[str, set[tuple[int, str]]]:
+    """Status and type of the problems that the description has, by method and path."""
+    return {
+        f"{method.upper()} {path}": {
+            (int(status), name)
+            for status, answer in operation["responses"].items()
+            if status.startswith(("4", "5"))
+            for name in answer["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["type"][
+                "enum"
+            ]
+        }
+        for path, operations in World().app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    }
+
+
+def refuse_undescribed(api: World, method: str, response: httpx.Response) -> None:
+    """Fail when an operation answers with a problem that its description doesn't have."""
+    if response.headers.get("content-type") != "application/problem+json" or method == "HEAD":
+        return
+    given = json.loads(response.content)
+    path = unquote(response.url.path).removeprefix(api.path)
+    scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
+    for route in api.app.state.routes:
+        described = refusals_described().get(f"{method} {route.path_format}")
+        if route.matches(scope)[0] is Match.FULL:
+            told = (response.status_code, given["type"])
+            assert described is None or response.status_code in UNFORESEEN or told in described, (route.path, told)
+            return
 
 
 REMINDERS: dict[str, Any] = {

@@ -79,7 +79,7 @@ def test_on_a_terminal_one_line_says_what_is_fetched_and_how_much_is_left(place:
 
 
 def read(terminal: int) -> bytes:
-    """What was written to a terminal; empty at its end, which Linux tells as an error."""
+    """Text that was written to a terminal; empty at its end, which Linux tells as an error."""
     try:
         return os.read(terminal, 65_536)
     except OSError:

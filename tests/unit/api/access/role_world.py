@@ -186,6 +186,7 @@ LETTER: Final = {"topic": "orders-dlq", "partition": "0", "offset": "0"}
 CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /": (Call(),),
     "GET /docs": (Call(),),
+    "GET /docs/redoc.js": (Call(),),
     "GET /livez": (Call(),),
     "GET /metrics": (Call(),),
     "GET /openapi.json": (Call(),),
@@ -249,18 +250,23 @@ def routes() -> list[str]:
 
 
 class Told(NamedTuple):
-    """Answer to a caller: its status, its text, and the audit records that the call left behind."""
+    """Answer to a caller: its status, its headers and body, and the audit records that the call left behind."""
 
     status: int
-    answer: str
-    audited: str
+    headers: str
     body: str
+    audited: str
 
     @property
     def document(self) -> Any:
         """The answer as JSON; None where it has no body."""
         body = self.body
         return json.loads(body) if body else None
+
+    @property
+    def answer(self) -> str:
+        """All of it."""
+        return f"{self.headers} {self.body}"
 
     @property
     def seen(self) -> frozenset[str]:
@@ -281,4 +287,4 @@ def ask(name: str, call: Call, role: Role | None) -> Told:
         api.changing.changes.crew.stop()
         api.redriving.redrives.crew.stop()
         audited = "\n".join(str((one.key, one.value, one.headers)) for one in api.audit.sent[before:])
-        return Told(response.status_code, f"{response.headers} {response.text}", audited, response.text)
+        return Told(response.status_code, str(response.headers), response.text, audited)

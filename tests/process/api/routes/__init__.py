@@ -1,0 +1,1 @@
+"""Tests, with processes, of `api/routes`."""
