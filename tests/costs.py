@@ -1,4 +1,4 @@
-"""What files of tests cost, so that the dearest of them begin first.
+"""Times of files of tests, so that the dearest of them begin first.
 
 `python -m tests.costs REPORT...` reads pytest's JUnit reports, writes `tests/costs.json`, and prints the dearest files.
 """

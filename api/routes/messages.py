@@ -34,8 +34,8 @@ KEY_LENGTH_MAX: Final = 255
 RETRY_LATER: Final = {"Retry-After": "1"}
 REFUSALS: Final = (
     "ambiguous-source", "no-source", "unknown-source", "not-a-source", "no-policy", "target-not-allowed", "loop",
-    "too-far", "in-the-past", "expired", "attempts-exhausted", "timeout", "bad-header", "bad-timestamp", "reserved-header",
-    "too-many-headers", "too-large", "unknown-topic", "invalid-base64", "invalid-idempotency-key",
+    "too-far", "in-the-past", "expired", "attempts-exhausted", "timeout", "bad-header", "bad-timestamp",
+    "reserved-header", "too-many-headers", "too-large", "unknown-topic", "invalid-base64", "invalid-idempotency-key",
     "idempotency-key-reused", "request-in-progress", "idempotency-unavailable", "kafka-unavailable",
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What files of tests cost: read from reports, dearest first."""
+"""Times of files of tests: read from reports, dearest first."""
 
 import json
 from pathlib import Path
