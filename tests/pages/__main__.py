@@ -4,13 +4,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.pages import answers, commands, configuration, headers, metrics, policy, problems, rest, roles, sizing
+from tests.pages import (
+    alerts,
+    answers,
+    commands,
+    configuration,
+    headers,
+    metrics,
+    policy,
+    problems,
+    rest,
+    roles,
+    sizing,
+)
 from tests.source import ROOT
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     ROOT / "api" / "answers.json": answers.page,  # first: the page of REST shows it
     DOCS / "configuration.md": configuration.page,
+    alerts.GUIDE: alerts.page,
     sizing.GUIDE: sizing.page,
     **{
         DOCS / "reference" / f"{module.__name__.rpartition('.')[2]}.md": module.page

@@ -14,7 +14,8 @@ from sidecar.model.stats import Stats
 from sidecar.service.metrics import Exposition, Recorder
 from tests.helm import CHART, one, render
 from tests.integration.project.test_prometheus import FAULTS
-from tests.source import ROOT
+from tests.pages import alerts
+from tests.source import ROOT, text_files
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))
 DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text(encoding="utf-8"))
@@ -115,6 +116,33 @@ def test_the_chart_brings_both_as_they_are() -> None:
     config = one(documents, "ConfigMap", "shop-tickover-dashboard")
     assert json.loads(config["data"]["tickover.json"]) == DASHBOARD
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_compose_and_guide_have_no_rules_but_the_charts() -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in text_files() if "alert:" in path.read_text(encoding="utf-8")}
+    assert {file for file in files if file.endswith((".yaml", ".yml"))} == {"charts/tickover/files/alerts.yaml"}
+    volumes = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["prometheus"]["volumes"]
+    mounted = {inside: here for here, inside, *_ in (volume.split(":") for volume in volumes)}
+    loaded = yaml.safe_load((ROOT / mounted["/etc/prometheus/prometheus.yml"]).read_text())["rule_files"]
+    assert [mounted[file] for file in loaded] == ["./charts/tickover/files/alerts.yaml"]
+    assert alerts.RULES == CHART / "files" / "alerts.yaml"  # of which the guide's table is made
+    assert alerts.MORE.keys() <= RULES.keys()
+
+
+def threshold_of(name: str) -> float:
+    """The number at the end of an alert's first comparison."""
+    return float(re.findall(r" > ([\d.]+)", RULES[name]["expr"])[0])
+
+
+def test_panels_are_red_where_alerts_begin() -> None:
+    red = {
+        panel["title"]: step["value"]
+        for panel in DASHBOARD["panels"]
+        for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", ())
+        if step["color"] == "red"
+    }
+    assert red["Oldest overdue"] == threshold_of("TickoverOverdue")
+    assert red["Lateness, 99th percentile"] == threshold_of("TickoverLate")
 
 
 def test_panels_are_told_apart_and_lie_side_by_side() -> None:
