@@ -1,10 +1,11 @@
 """How long topics must keep their records, for what the policies may ask to hold.
 
 `longest_hold_ms` is the one place where the time is counted: topic creation, `doctor`, the raising of the ledger's
-retention and the warnings of a running process all go by it.
+retention and the warnings of a running process all go by it. `short_retentions` is the one that judges by it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, assert_never
 
 from policies.backoff import base_ms, spread_of
@@ -13,6 +14,7 @@ from policies.model import DELAY_MAX_DEFAULT_MS, ExponentialBackoff, FixedBackof
 from policies.table import PolicyTable
 
 JOBS_KEPT_MS: Final = 30 * 86_400_000  # redrives and changes, since they were planned
+NOTHING_HELD: Final[Mapping[str, int]] = MappingProxyType({})
 MARGIN_MS: Final = 7 * 86_400_000  # beyond the longest hold: the contract's 7 days
 
 
@@ -72,23 +74,46 @@ def ledger_retention_ms(policies: Iterable[Policy]) -> int:
     return max(map(longest_hold_ms, policies), default=0) + MARGIN_MS
 
 
+class Ledger(NamedTuple):
+    """The ledger's name, and how long a setting says that it is kept; None: as long as the policies ask for."""
+
+    topic: str
+    kept_ms: int | None = None
+
+
+def wanted_retentions_ms(
+    policies: Collection[Policy], sources: Iterable[str], ledger: Ledger, held_ms: Mapping[str, int] = NOTHING_HELD
+) -> dict[str, int]:
+    """How long each source and the ledger are to keep their records. `held_ms`: how long something is held now, by
+    source, where that is known.
+    """
+    by_policy_ms = longest_holds_ms(policies, sources)
+    wanted_ms = {topic: max(hold_ms, held_ms.get(topic, 0)) for topic, hold_ms in by_policy_ms.items()}
+    longest_ms = max((*wanted_ms.values(), *map(longest_hold_ms, policies), *held_ms.values()), default=0)
+    wanted_ms[ledger.topic] = max(longest_ms, ledger.kept_ms or ledger_retention_ms(policies))
+    return wanted_ms
+
+
 class Short(NamedTuple):
     """A setting by which a topic may lose records while they are held: Redis is then not expendable."""
 
     topic: str
     setting: str
     value: int | str
-    wanted_ms: int  # how long the records may be held
+    wanted_ms: int  # how long the topic is to keep its records
 
 
-def short_retentions(configs: Mapping[str, Mapping[str, str]], holds_ms: Mapping[str, int]) -> Iterator[Short]:
-    """Settings of sources and ledger that may take what is held, by how long the records of each topic may be.
+def short_retentions(
+    configs: Mapping[str, Mapping[str, str]], wanted_retentions_ms: Mapping[str, int]
+) -> Iterator[Short]:
+    """Settings of sources and ledger that may take what is held, by how long each topic is to keep its records. The
+    process, its metric and `doctor` all judge by this.
 
     A limit of bytes, or compaction, may do so at any time.
     """
     for topic, config in sorted(configs.items()):
         retention_ms, retention_bytes = (int(config.get(name, -1)) for name in ("retention.ms", "retention.bytes"))
-        wanted_ms = holds_ms[topic]
+        wanted_ms = wanted_retentions_ms[topic]
         if 0 <= retention_ms < wanted_ms:
             yield Short(topic, "retention.ms", retention_ms, wanted_ms)
         if retention_bytes >= 0 and wanted_ms:

@@ -7,7 +7,14 @@ from policies.backoff import spread_of
 from policies.duration import DAY_MS, format_duration
 from policies.glob import compile_globs, is_exact
 from policies.model import Policy
-from policies.retention import ledger_retention_ms, longest_hold_ms
+from policies.retention import (
+    Ledger,
+    Short,
+    ledger_retention_ms,
+    longest_hold_ms,
+    short_retentions,
+    wanted_retentions_ms,
+)
 from policies.topic.topic import TOPIC_SETTINGS
 from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.kafka.topics import (
@@ -31,7 +38,9 @@ SIZE_SLACK: Final = 1.05
 
 def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
     """All checks of topics, the internal ones first."""
-    yield from _ledger(cluster, settings, policies)
+    sources = source_topics(settings, policies, cluster.topics)
+    short = _short(cluster, settings, policies, sources)
+    yield from _ledger(cluster, settings, policies, short[settings.ledger_topic])
     yield from _policy_topic(cluster, settings)
     replicas = settings.ledger.replication_factor
     yield from _kept(cluster, "quarantine", settings.quarantine.topic, QUARANTINE_CONFIG, replicas)
@@ -40,8 +49,7 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     yield from _kept(cluster, "redriven letters", settings.redriven_topic, REDRIVEN_CONFIG, replicas)
     yield from _kept(cluster, "changes", settings.changes_topic, JOBS_CONFIG, replicas, CHANGES_PARTITIONS)
     yield from _kept(cluster, "schedules", settings.schedule_topic, SCHEDULE_CONFIG, replicas)
-    sources = source_topics(settings, policies, cluster.topics)
-    yield from _sources(cluster, settings, policies, sources)
+    yield from _sources(cluster, settings, policies, short)
     yield from _targets(cluster, policies)
     yield from _sizes(cluster, policies, sources)
     for name, facts in cluster.topics.items():
@@ -58,7 +66,9 @@ def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
     return sorted(filter(matcher.matches, topics)) if matcher else []
 
 
-def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
+def _ledger(
+    cluster: Cluster, settings: Settings, policies: Sequence[Policy], short: Sequence[Short]
+) -> Iterator[Finding]:
     name = settings.ledger_topic
     part = f"ledger {name}"
     wanted_ms = settings.ledger.retention_ms or ledger_retention_ms(policies)
@@ -69,19 +79,14 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
         yield from _absent(cluster, name, part, fix)
         return
     problems = list(_internal(cluster, name, part, facts))
-    retention_ms = facts.number("retention.ms")
-    if retention_ms is not None and 0 <= retention_ms < wanted_ms:
-        what = f"retention.ms is {format_duration(retention_ms)}, wanted is {format_duration(wanted_ms)}"
-        reason = (
-            " (the longest hold of a policy + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
-        )
-        fix = cluster.alter(name, f"retention.ms={wanted_ms}")
-        problems.append(Finding(Severity.WARNING, part, what + reason, fix))
-    if (facts.number("retention.bytes") or -1) > 0:
-        what = f"retention.bytes is {facts.number('retention.bytes')}: entries of held records could go, and then Redis"
-        problems.append(
-            Finding(Severity.WARNING, part, f"{what} is not expendable", cluster.alter(name, "retention.bytes=-1"))
-        )
+    reason = " (the longest hold of a policy + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
+    for one in short:
+        if one.setting == "retention.ms":
+            what = f"retention.ms is {_kept_for(one)}, wanted is {format_duration(one.wanted_ms)}{reason}"
+            problems.append(Finding(Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={one.wanted_ms}")))
+        elif one.setting == "retention.bytes":
+            what = f"retention.bytes is {one.value}: entries of held records could go, and then Redis is not expendable"
+            problems.append(Finding(Severity.WARNING, part, what, cluster.alter(name, "retention.bytes=-1")))
     batch_bytes = int(settings.kafka.client_properties().get("batch.size", 0))
     batch_bytes_max = min(batch_bytes, cluster.producer_bytes_max)  # several blocks may share a batch
     problems += _too_small(cluster, name, part, max(batch_bytes_max, MESSAGE_BYTES_MAX))
@@ -172,8 +177,9 @@ def _internal(cluster: Cluster, name: str, part: str, facts: TopicFacts) -> Iter
 
 
 def _sources(
-    cluster: Cluster, settings: Settings, policies: Sequence[Policy], sources: Sequence[str]
+    cluster: Cluster, settings: Settings, policies: Sequence[Policy], short: Mapping[str, Sequence[Short]]
 ) -> Iterator[Finding]:
+    sources = source_topics(settings, policies, cluster.topics)
     wanted = settings.sources or dict.fromkeys(glob for policy in policies for glob in policy.match.topics)
     for glob in wanted:
         if is_exact(glob):
@@ -184,7 +190,7 @@ def _sources(
         elif not matching([glob], sources):
             yield Finding(Severity.WARNING, f"source {glob}", "no topic matches it", "create one, or correct the glob")
     for name in sources:
-        problems = list(_source(cluster, name, policies))
+        problems = list(_source(cluster, name, policies, short[name]))
         yield from problems or [_sound_source(cluster, name, policies)]
 
 
@@ -201,7 +207,7 @@ def _sound_source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Fi
     return Finding(Severity.OK, part, what, cluster.alter(name, "message.timestamp.type=LogAppendTime"))
 
 
-def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator[Finding]:
+def _source(cluster: Cluster, name: str, policies: Sequence[Policy], short: Sequence[Short]) -> Iterator[Finding]:
     facts, part = cluster.topics[name], f"source {name}"
     if facts.compacted:
         what = "is compacted: a record that is held could disappear, so the sidecar refuses it"
@@ -212,18 +218,34 @@ def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator
         yield Finding(Severity.ERROR, part, "no policy matches it: its records are quarantined", fix)
         return
     longest = max(here, key=longest_hold_ms)
-    longest_ms = longest_hold_ms(longest)
-    retention_ms = facts.number("retention.ms")
-    if retention_ms is not None and 0 <= retention_ms < longest_ms:
-        setting = _limit_of(longest)
-        what = (
-            f"retention.ms is {format_duration(retention_ms)}, below {setting} {format_duration(longest_ms)}"
-            f" of policy {longest.name}: records held longer live in Redis only, which is then not expendable"
-        )
-        yield Finding(Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={longest_ms + DAY_MS}"))
-    if (facts.number("retention.bytes") or -1) > 0:
-        what = f"retention.bytes is {facts.number('retention.bytes')}: a burst could push held records out"
-        yield Finding(Severity.WARNING, part, what, cluster.alter(name, "retention.bytes=-1"))
+    for one in short:
+        if one.setting == "retention.ms":
+            what = (
+                f"retention.ms is {_kept_for(one)}, below {_limit_of(longest)} {format_duration(one.wanted_ms)}"
+                f" of policy {longest.name}: records held longer live in Redis only, which is then not expendable"
+            )
+            fix = cluster.alter(name, f"retention.ms={one.wanted_ms + DAY_MS}")
+            yield Finding(Severity.WARNING, part, what, fix)
+        elif one.setting == "retention.bytes":
+            what = f"retention.bytes is {one.value}: a burst could push held records out"
+            yield Finding(Severity.WARNING, part, what, cluster.alter(name, "retention.bytes=-1"))
+
+
+def _kept_for(short: Short) -> str:
+    """How long the topic keeps its records now."""
+    return format_duration(int(short.value))
+
+
+def _short(
+    cluster: Cluster, settings: Settings, policies: Sequence[Policy], sources: Sequence[str]
+) -> dict[str, list[Short]]:
+    """Settings of ledger and sources that may take what is held, by topic, as a running process judges them."""
+    wanted_ms = wanted_retentions_ms(policies, sources, Ledger(settings.ledger_topic, settings.ledger.retention_ms))
+    configs = {name: cluster.topics[name].config for name in wanted_ms if name in cluster.topics}
+    found: dict[str, list[Short]] = {name: [] for name in wanted_ms}
+    for one in short_retentions(configs, wanted_ms):
+        found[one.topic].append(one)
+    return found
 
 
 def _limit_of(policy: Policy) -> str:

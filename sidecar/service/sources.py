@@ -14,12 +14,12 @@ from policies.duration import format_duration
 from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.retention import (
+    Ledger,
     Short,
     ledger_retention_ms,
-    longest_hold_ms,
-    longest_holds_ms,
     policies_of,
     short_retentions,
+    wanted_retentions_ms,
 )
 from policies.table import PolicyTable
 from sidecar.kafka.errors import CREATING_PASSES
@@ -316,20 +316,18 @@ class Sources:
         ledger, policies = self._settings.ledger_topic, policies_of(self._table())
         self._ledger_kept_ms = 0
         self._keep_ledger(policies)
-        held_ms = self._machinery.publisher.held_for_ms
-        by_policy_ms = longest_holds_ms(policies, sources)
-        holds_ms = {topic: max(hold_ms, held_ms.get(topic, 0)) for topic, hold_ms in by_policy_ms.items()}
-        holds_ms[ledger] = max(*holds_ms.values(), *map(longest_hold_ms, policies), *held_ms.values())
-        short = list(short_retentions(self._configs(list(holds_ms)), holds_ms))
-        for topic, setting, value, wanted_ms in short:
+        kept = Ledger(ledger, self._settings.ledger.retention_ms)
+        wanted_ms = wanted_retentions_ms(policies, sources, kept, self._machinery.publisher.held_for_ms)
+        short = list(short_retentions(self._configs(list(wanted_ms)), wanted_ms))
+        for topic, setting, value, for_ms in short:
             log.warning(
                 "a topic may lose records while they are held: what Redis loses then can't be put back; raise "
                 "retention.ms above the longest hold, set retention.bytes to -1, cleanup.policy to delete",
-                extra={"topic": topic, "setting": setting, "configured": value, "longest_ms": wanted_ms},
+                extra={"topic": topic, "setting": setting, "configured": value, "wanted_ms": for_ms},
             )
         self._ledger_warnings = [
-            f"{topic}: {setting} is {value}, and records may be held for {format_duration(wanted_ms)}"
-            for topic, setting, value, wanted_ms in short
+            f"{topic}: {setting} is {value}, and its records are to be kept for {format_duration(for_ms)}"
+            for topic, setting, value, for_ms in short
             if topic == ledger
         ]
         return short
