@@ -2,7 +2,8 @@
 
 The rule: keys, values and header values of records never stand in a log, nor do secrets. It is kept here, not
 by care at each call: fields with such names are replaced, bytes are counted, not shown, and an object that
-isn't plain data is named by its type, so that neither a client's message nor a held record is printed.
+isn't plain data is named by its type, so that neither a client's message nor a held record is printed. A number is
+always shown: `keys=5` says how many.
 """
 
 import logging
@@ -136,7 +137,12 @@ def _field(name: str, value: object) -> object:
         return value
     if name == "exception":
         return clean(PYDANTIC_INPUT.sub(REDACTED_INPUT, str(value)))
-    return REDACTED if FORBIDDEN_NAME.fullmatch(name) else clean(value)
+    return REDACTED if is_forbidden(name, value) else clean(value)
+
+
+def is_forbidden(name: object, value: object) -> bool:
+    """Whether a field of this name must not show this value: a text, bytes, or something that may hold some."""
+    return not isinstance(value, int | float | None) and FORBIDDEN_NAME.fullmatch(str(name)) is not None
 
 
 def soften_client(record: logging.LogRecord) -> bool:
@@ -158,8 +164,7 @@ def sanitise_arguments(record: logging.LogRecord) -> bool:
         record.msg = str(clean(record.msg))
     if isinstance(record.args, Mapping):
         record.args = {
-            name: REDACTED if FORBIDDEN_NAME.fullmatch(str(name)) else clean(value)
-            for name, value in record.args.items()
+            name: REDACTED if is_forbidden(name, value) else clean(value) for name, value in record.args.items()
         }
     elif record.args:
         record.args = tuple(clean(value) for value in record.args)
@@ -189,7 +194,7 @@ def clean(value: object, depth: int = 0) -> object:
             return clean(value._asdict(), depth + 1)
         case Mapping():
             return {
-                str(name)[:TEXT_MAX]: REDACTED if FORBIDDEN_NAME.fullmatch(str(name)) else clean(item, depth + 1)
+                str(name)[:TEXT_MAX]: REDACTED if is_forbidden(name, item) else clean(item, depth + 1)
                 for name, item in list(value.items())[:ITEMS_MAX]
             }
         case tuple():

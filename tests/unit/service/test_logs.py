@@ -101,6 +101,18 @@ def test_forbidden_fields_are_replaced(stream: io.StringIO, name: str) -> None:
     assert stream.getvalue().count("[redacted]") == 4
 
 
+@pytest.mark.parametrize("number", [0, 17, -1.5, True, None])
+@pytest.mark.parametrize("name", ["keys", "values", "value", "token"])
+def test_a_number_is_never_replaced(stream: io.StringIO, name: str, number: float | None) -> None:
+    logging.getLogger("a").info("seen", extra={name: number, "inner": {name: number}})
+    structlog.get_logger("b").info("seen", **{name: number})
+    template = f"seen %({name})s"
+    logging.getLogger("c").info(template, {name: number})
+    first, second, third = lines(stream)
+    assert (first[name], first["inner"], second[name]) == (number, {name: number}, number)
+    assert third["message"] == f"seen {number}"
+
+
 @pytest.mark.parametrize("carrier", [SECRET.encode(), bytearray(SECRET.encode()), [SECRET.encode()], held()])
 def test_payloads_are_not_formatted_into_messages(stream: io.StringIO, carrier: object) -> None:
     logging.getLogger("a").info("bad record %s", carrier)
