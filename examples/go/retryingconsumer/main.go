@@ -11,6 +11,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+func brokers() string {
+	if named := os.Getenv("TICKOVER_KAFKA__BOOTSTRAP_SERVERS"); named != "" {
+		return named
+	}
+	return "localhost:9092"
+}
+
 func check(err error) {
 	if err != nil {
 		panic(err) // before the order is committed: it is read again
@@ -40,7 +47,7 @@ func split(headers []kgo.RecordHeader) (kept []kgo.RecordHeader, attempt int) {
 
 func main() {
 	ctx := context.Background()
-	client, err := kgo.NewClient(kgo.SeedBrokers(os.Getenv("TICKOVER_KAFKA__BOOTSTRAP_SERVERS")),
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers()),
 		kgo.ConsumerGroup("go-shop"), kgo.ConsumeTopics("orders"), kgo.DisableAutoCommit(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	check(err)

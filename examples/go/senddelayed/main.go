@@ -10,6 +10,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+func brokers() string {
+	if named := os.Getenv("TICKOVER_KAFKA__BOOTSTRAP_SERVERS"); named != "" {
+		return named
+	}
+	return "localhost:9092"
+}
+
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -17,8 +24,7 @@ func check(err error) {
 }
 
 func main() {
-	brokers := os.Getenv("TICKOVER_KAFKA__BOOTSTRAP_SERVERS")
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers), kgo.ConsumeTopics("push"),
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers()), kgo.ConsumeTopics("push"),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted())) // the default of this client sees aborted ones
 	check(err)
 	defer client.Close()

@@ -31,6 +31,8 @@ DOCTOR, PATIENT_DOCTOR = (
 )
 STEP = re.compile(r"^```sh\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 DONE = "--- done ---"
+LEFT = "ls; env | grep -o '^TICKOVER_[A-Z_]*' | sort\n"  # what there is when all was typed
+OURS = {"TICKOVER_API__PORT": "", "TICKOVER_HORIZON": "10m"}  # the delay is in the wheel, however long it is here
 
 
 class Step(NamedTuple):
@@ -47,17 +49,16 @@ def steps() -> list[Step]:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Output of each step. The ports are free ones; whatever the shell has started ends with it."""
+    """Output of each step, then `LEFT`. The ports are free ones; whatever the shell has started ends with it."""
     place: Path = tmp_path_factory.mktemp("tutorial")
     (place / ".venv").symlink_to(sys.prefix)
-    script = f'\necho "{DONE}"\n'.join(step.typed for step in steps())
+    script = f'\necho "{DONE}"\n'.join((*(step.typed for step in steps()), LEFT))
     patient = ((LIST, PATIENT_LIST), (DELAY, patient_delay()), (DOCTOR, PATIENT_DOCTOR))
     for typed, instead in (("9092", str(free_port())), *patient):
         assert typed in script
         script = script.replace(typed, instead)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
-    environment["TICKOVER_API__PORT"] = str(free_port())
-    environment["TICKOVER_HORIZON"] = "10m"  # the delay is in the wheel, however long it is here
+    environment |= {**OURS, "TICKOVER_API__PORT": str(free_port())}
     shell = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=place,
@@ -96,11 +97,15 @@ def end_group(group: int) -> None:
 
 def test_the_tutorial_does_what_it_says(printed: list[str]) -> None:
     checker = OutputChecker()
-    for step, got in zip(steps(), printed, strict=True):
+    for step, got in zip(steps(), printed[:-1], strict=True):
         if step.shown is not None:
             assert checker.check_output(step.shown, got, ELLIPSIS | NORMALIZE_WHITESPACE), (
                 f"{step.typed}\nprints\n{got}\nand not\n{step.shown}"
             )
+
+
+def test_the_tutorial_leaves_nothing_behind(printed: list[str]) -> None:
+    assert printed[-1].split() == sorted(OURS)
 
 
 def test_most_steps_say_what_they_print() -> None:

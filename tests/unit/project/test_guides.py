@@ -84,3 +84,11 @@ def test_policies_and_schedules_are_valid(path: Path) -> None:
                 Policy.model_validate(document)
             elif "cron" in document:
                 Schedule.model_validate(document)
+
+
+def test_every_example_finds_the_same_broker_where_no_variable_names_one() -> None:
+    kinds = ("*.py", "go/*/*.go", "java/*.java", "node/*.js")
+    sources = [path for kind in kinds for path in (ROOT / "examples").glob(kind)]
+    asking = {path.name: text for path in sources if "KAFKA__BOOTSTRAP_SERVERS" in (text := path.read_text())}
+    assert len(asking) >= len(kinds)
+    assert [name for name, text in asking.items() if "localhost:9092" not in text] == []
