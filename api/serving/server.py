@@ -1,6 +1,7 @@
 """Serves an ASGI application from a thread of its own, so that the engine never waits for a request."""
 
 import asyncio
+import errno
 import socket
 import threading
 from contextlib import suppress
@@ -29,6 +30,7 @@ STOP_S: Final = 10.0
 EVERYWHERE: Final = "::"
 EVERYWHERE_IPV4: Final = "0.0.0.0"
 LOOPBACK: Final = "127.0.0.1"
+PORT_SETTING: Final = "api.port (TICKOVER_API__PORT)"
 
 
 class BindError(OSError):
@@ -150,7 +152,7 @@ class Server:
 def _probes_listening(listening: Listening, opened: list[socket.socket]) -> socket.socket:
     assert listening.probe_port is not None
     try:
-        return _listening(listening.probe_host, listening.probe_port)
+        return _listening(listening.probe_host, listening.probe_port, "api.probe_port (TICKOVER_API__PROBE_PORT)")
     except BindError:
         _close(opened)
         raise
@@ -175,7 +177,7 @@ def _close(sockets: list[socket.socket]) -> None:
         sockets.pop().close()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listening(host: str, port: int, setting: str = PORT_SETTING) -> socket.socket:
     try:
         if host == EVERYWHERE:
             return _listening_everywhere(port)
@@ -183,7 +185,8 @@ def _listening(host: str, port: int) -> socket.socket:
         family, address = addresses[0][0], addresses[0][4]
         return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise BindError(f"the API can't listen on {host} port {port}: {error.strerror or error}") from error
+        way_out = f"; name another port by {setting}" if error.errno == errno.EADDRINUSE else ""
+        raise BindError(f"the API can't listen on {host} port {port}: {error.strerror or error}{way_out}") from error
 
 
 def _listening_everywhere(port: int) -> socket.socket:

@@ -132,7 +132,11 @@ class EmbeddedValkey:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     os.close(lock)
-                    message = f"another server uses {self._directory}"
+                    message = (
+                        f"another process keeps its embedded Redis in {self._directory}: give this one a data_dir "
+                        "of its own (TICKOVER_DATA_DIR); replicas of one group share a Redis by redis.url "
+                        "(TICKOVER_REDIS__URL)"
+                    )
                     raise ValkeyUnavailableError(message) from None
                 time.sleep(_POLL_S)
             else:

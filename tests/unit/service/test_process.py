@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from api.serving.listener import Starting
+from api.serving.server import BindError
 from policies.errors import PolicyStoreUnavailable
 from policies.topic.store import PolicyStore
 from sidecar.engine.engine import EngineError
@@ -55,6 +57,18 @@ def test_while_it_starts_a_process_lives_and_is_not_ready_and_says_why() -> None
         front.app = api.app
         for path in ("/livez", "/livez?started=true"):
             assert ask(front, path).json() == {"status": "alive"}
+
+
+def test_a_port_that_is_taken_is_noticed_before_anything_else_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that leaves its group at once would make all others stop for a rebalance."""
+    started: list[Settings] = []
+    monkeypatch.setattr(module, "start_services", lambda settings, _: started.append(settings))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = Process(Settings.model_validate({"api": {"port": taken.getsockname()[1]}}))
+        with pytest.raises(BindError, match="TICKOVER_API__PORT"):
+            process.start()
+        process.stop()
+    assert started == []
 
 
 def unavailable(cause: Exception) -> PolicyStoreUnavailable:

@@ -251,7 +251,7 @@ def test_a_taken_port_of_the_probes_leaves_the_other_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, world() as api:
         port = taken.getsockname()[1]
         server = Server(api.app, "127.0.0.1", 0, Listening(probe_port=port))
-        with pytest.raises(BindError, match=rf"can't listen on 127\.0\.0\.1 port {port}"):
+        with pytest.raises(BindError, match=rf"can't listen on 127\.0\.0\.1 port {port}: .*API__PROBE_PORT"):
             server.start()
         with socket.create_server(("127.0.0.1", server.port)):
             pass
