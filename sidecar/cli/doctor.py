@@ -18,6 +18,7 @@ from sidecar.cli.output import Failure, Form, OutputOption, Status, output_befor
 from sidecar.cli.policies import POLICY
 from sidecar.doctor.acl import RedisRights, Right, Rights, kafka_commands, kafka_rights, redis_command, redis_rights
 from sidecar.doctor.doctor import Finding, Severity, examine
+from sidecar.doctor.redis_tools import redis_tools
 from sidecar.doctor.sizing import (
     PARTITIONS_DEFAULT,
     REDIS_PACKED,
@@ -132,7 +133,7 @@ def _show_commands(found: Rights, redis: RedisRights, principal: str, settings: 
     tools = settings.kafka.tools
     for line in kafka_commands(found.rights, principal, tools):
         print(line)
-    print(redis_command(redis, settings.redis.username or REDIS_USER))
+    print(redis_command(redis, settings.redis.username or REDIS_USER, redis_tools(settings.redis)))
     if tools.login:
         say(tools.note.strip())
 

@@ -21,6 +21,7 @@ from policies.glob import is_exact
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 from policies.topic.kafka_tools import KafkaTools
+from sidecar.doctor.redis_tools import RedisTools
 from sidecar.settings.redis import CLUSTER, SENTINEL, read_redis_url
 from sidecar.settings.settings import Settings
 
@@ -317,16 +318,16 @@ def kafka_commands(rights: Iterable[Right], principal: str, tools: KafkaTools) -
         yield tools.command("kafka-acls.sh", shlex.join([*words, "--resource-pattern-type", kind]))
 
 
-def redis_command(rights: RedisRights, user: str) -> str:
+def redis_command(rights: RedisRights, user: str, tools: RedisTools) -> str:
     """A line for a shell that makes such a user; it stops where the variable REDIS_PASSWORD isn't set.
 
     The shell's own printf hands the password over: as an argument of redis-cli everybody on the machine could see it.
     """
     variable = '"${REDIS_PASSWORD:?the password of this user}"'
     rules = shlex.join(["ACL", "SETUSER", user, "reset", "on", *rights.rules])
-    return f": {variable} && printf '>%s' {variable} | redis-cli -x {rules}"
+    return f": {variable} && printf '>%s' {variable} | {tools.reading} -x {rules}"
 
 
-def redis_rules_command(rights: RedisRights, user: str) -> str:
+def redis_rules_command(rights: RedisRights, user: str, tools: RedisTools) -> str:
     """A line for a shell that gives a user these rights and leaves its password as it is."""
-    return shlex.join(["redis-cli", "ACL", "SETUSER", user, *rights.rules])
+    return tools.command(shlex.join(["ACL", "SETUSER", user, *rights.rules]))

@@ -11,6 +11,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisCluste
 
 from sidecar.doctor.acl import redis_rights, redis_rules_command
 from sidecar.doctor.facts import Finding, Severity
+from sidecar.doctor.redis_tools import RedisTools, redis_tools
 from sidecar.overflow.connection import WRONG_SERVERS, Client, connect, failures
 from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.overflow.keys import SERVER_VERSION_MIN
@@ -29,6 +30,7 @@ _PRIMARY: Final = "name the primary in redis.url, or Sentinels that know it (red
 HOST_MEMORY_SHARE_MAX: Final = 0.6
 POLICY: Final = "maxmemory_policy"  # as INFO names it
 NO_EVICTION: Final = "noeviction"
+PLAIN: Final = RedisTools()
 VOLATILE: Final = "volatile-"  # policies for keys with an expiry alone
 
 Facts = Mapping[str, Any]
@@ -45,7 +47,7 @@ def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         try:
             skew_ms = _skew_ms(client, wall_ms)
             servers = server_information(client)
-            problems = inspect(client, redis.allow_eviction)
+            problems = inspect(client, redis.allow_eviction, redis_tools(redis))
         finally:
             client.close()
     except (OverflowUnavailable, RedisError, RedisClusterException, OSError, ValueError) as error:
@@ -69,7 +71,7 @@ def _unreachable(settings: Settings, error: Exception) -> Finding:
     if isinstance(cause, NoPermissionError):
         fix = "make a user for tickover, and name it by redis.username: `tickover acl print --principal User:tickover`"
         if redis.username:
-            fix = redis_rules_command(redis_rights(settings), redis.username)
+            fix = redis_rules_command(redis_rights(settings), redis.username, redis_tools(redis))
         return Finding(Severity.ERROR, PART, f"{redis.url} gives too few rights: {error}", fix)
     fix = "check that it runs there, and redis.url (TICKOVER_REDIS__URL); TLS needs rediss://"
     if "mismatch" in str(error):
@@ -126,11 +128,13 @@ class RedisFinding(NamedTuple):
     fix: str
 
 
-def inspect(client: Client, allow_eviction: bool = False) -> list[RedisFinding]:
-    """Findings of all primaries, worst first; none when all is well. Raises OverflowUnavailable."""
+def inspect(client: Client, allow_eviction: bool = False, tools: RedisTools = PLAIN) -> list[RedisFinding]:
+    """Findings of all primaries, worst first; none when all is well. Fixes are commands of `tools`. Raises
+    OverflowUnavailable.
+    """
     found: dict[RedisFinding, None] = {}
     for information in server_information(client):
-        found.update(dict.fromkeys(_judge(information, allow_eviction)))
+        found.update(dict.fromkeys(_judge(information, allow_eviction, tools)))
     return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
@@ -192,29 +196,30 @@ def _setting(server: Client, name: str, **node: Any) -> str | None:
         return None
 
 
-def _judge(information: Facts, allow_eviction: bool) -> Iterator[RedisFinding]:
+def _judge(information: Facts, allow_eviction: bool, tools: RedisTools) -> Iterator[RedisFinding]:
     version = str(information.get("redis_version", "0"))  # Valkey says here which Redis it is compatible with
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < SERVER_VERSION_MIN:
         yield RedisFinding(
             Severity.ERROR, f"Redis {version} is too old", "use Redis 6.2 or newer, or Valkey 7.2 or newer"
         )
-    yield from _judge_eviction(information, allow_eviction)
+    yield from _judge_eviction(information, allow_eviction, tools)
     if not _number(information, "aof_enabled") and not information["save"]:
         if information["save"] is None:
             message = "no append-only file, and whether there are snapshots is not told"
         else:
             message = "neither append-only file nor snapshots: a restart of Redis loses all it holds"
-        fix = "CONFIG SET appendonly yes, CONFIG SET appendfsync always"
+        settings = ("CONFIG SET appendonly yes", "CONFIG SET appendfsync always")
+        fix = " && ".join(map(tools.command, settings))
         yield RedisFinding(Severity.WARNING, message, fix)
-    yield from _judge_memory(information)
+    yield from _judge_memory(information, tools)
 
 
-def _judge_eviction(information: Facts, allow_eviction: bool) -> Iterator[RedisFinding]:
+def _judge_eviction(information: Facts, allow_eviction: bool, tools: RedisTools) -> Iterator[RedisFinding]:
     policy, severity, consequence = information.get(POLICY), Severity.WARNING, ""
     if not policy:
         yield RedisFinding(
-            severity, "whether Redis throws keys away when it is full is not told", "set maxmemory-policy noeviction"
+            severity, "whether Redis throws keys away when it is full is not told", "set maxmemory-policy to noeviction"
         )
         return
     if policy == NO_EVICTION:
@@ -226,14 +231,18 @@ def _judge_eviction(information: Facts, allow_eviction: bool) -> Iterator[RedisF
         consequence = "short of memory, Redis throws answers kept by Idempotency-Key away"
     else:
         consequence = "with maxmemory set, Redis would throw held records away"
-    yield RedisFinding(
-        severity, f"maxmemory-policy is {policy}: {consequence}", f"CONFIG SET maxmemory-policy {NO_EVICTION}"
-    )
+    yield RedisFinding(severity, f"maxmemory-policy is {policy}: {consequence}", keep_command(tools))
 
 
-def _judge_memory(information: Facts) -> Iterator[RedisFinding]:
+def keep_command(tools: RedisTools) -> str:
+    """The command after which Redis throws nothing away."""
+    return tools.command(f"CONFIG SET maxmemory-policy {NO_EVICTION}")
+
+
+def _judge_memory(information: Facts, tools: RedisTools) -> Iterator[RedisFinding]:
     allowed, host = _number(information, "maxmemory"), _number(information, "total_system_memory")
-    fix = f"CONFIG SET maxmemory {int(host * HOST_MEMORY_SHARE_MAX) or '<60 % of the host>'}"
+    wanted = int(host * HOST_MEMORY_SHARE_MAX)
+    fix = tools.command(f"CONFIG SET maxmemory {wanted}") if wanted else "set maxmemory to 60 % of the host's memory"
     if not allowed:
         yield RedisFinding(Severity.WARNING, "maxmemory is not set: the host may run out of memory", fix)
     elif host and allowed > host * HOST_MEMORY_SHARE_MAX:

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar.doctor.redis import inspect
+from sidecar.doctor.redis import inspect, keep_command
 from sidecar.doctor.redis import state as state_of
+from sidecar.doctor.redis_tools import RedisTools, redis_tools
 from sidecar.embedded.kafka import Broker, embedded_kafka
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow.interface import OverflowFailure, OverflowUnavailable
 from sidecar.overflow.redis_overflow import RedisOverflow
 from sidecar.service.metrics import Recorder
+from sidecar.settings.redis import RedisSettings
 from sidecar.settings.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -63,10 +65,10 @@ def start_services(settings: Settings, progress: Progress) -> Services:
 class EvictionRefused(OverflowFailure):
     """Redis throws held records away when it is full, and no setting allows that."""
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, tools: RedisTools) -> None:
         super().__init__(
-            f"maxmemory-policy of Redis is {policy}: when it is full it throws held records away. "
-            "CONFIG SET maxmemory-policy noeviction, or let tickover start all the same by redis.allow_eviction "
+            f"maxmemory-policy of Redis is {policy}: when it is full it throws held records away. Mend it by "
+            f"`{keep_command(tools)}`, or let tickover start all the same by redis.allow_eviction "
             "(TICKOVER_REDIS__ALLOW_EVICTION=true): what is thrown away is then rebuilt from Kafka, and late"
         )
 
@@ -74,10 +76,11 @@ class EvictionRefused(OverflowFailure):
 class RedisWatch:
     """Looks how Redis is: at start, then now and then. `publish` takes what is wrong for /readyz, "" for nothing."""
 
-    def __init__(self, overflow: RedisOverflow, recorder: Recorder, allow_eviction: bool) -> None:
+    def __init__(self, overflow: RedisOverflow, recorder: Recorder, redis: RedisSettings) -> None:
         self._overflow = overflow
         self._recorder = recorder
-        self._allow_eviction = allow_eviction
+        self._allow_eviction = redis.allow_eviction
+        self._tools = redis_tools(redis)
         self._evicted_keys = -1  # not asked yet
         self._problem = ""
 
@@ -87,14 +90,15 @@ class RedisWatch:
         A Redis that is away at start is away as it may be later: what needs it waits, and /readyz says so.
         """
         try:
-            state, findings = state_of(self._overflow.client), inspect(self._overflow.client, self._allow_eviction)
+            client = self._overflow.client
+            state, findings = state_of(client), inspect(client, self._allow_eviction, self._tools)
         except OverflowUnavailable as error:
             log.warning("redis is away: going on without it", extra={"error": str(error)})
             return
         for finding in findings:
             log.warning("redis", extra={"finding": finding.message, "fix": finding.fix})
         if state.evicting and not self._allow_eviction:
-            raise EvictionRefused(state.evicting)
+            raise EvictionRefused(state.evicting, self._tools)
         self._evicted_keys = state.evicted_keys
 
     def look(self, publish: Callable[[str], None]) -> None:
@@ -107,7 +111,7 @@ class RedisWatch:
         self._recorder.set_redis(state.memory_ratio, state.is_persistent, is_wrong, evicted)
         if evicted:
             log.error("Redis has evicted keys", extra={"count": evicted})
-        problem = str(EvictionRefused(state.evicting)) if is_wrong else ""
+        problem = str(EvictionRefused(state.evicting, self._tools)) if is_wrong else ""
         if problem and not self._problem:
             log.error("Redis may evict held records", extra={"policy": state.evicting})
         self._problem = problem

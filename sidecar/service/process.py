@@ -176,7 +176,7 @@ class Process:
         options = settings.redis.client_options()
         overflow = open_overflow(self.services.redis_url, settings.group, options, self._signing)
         self._stack.callback(overflow.close)
-        redis_watch = RedisWatch(overflow, recorder, settings.redis.allow_eviction)
+        redis_watch = RedisWatch(overflow, recorder, settings.redis)
         redis_watch.start()
         self._front.reason = "it waits for Kafka"
         self.store = self._once_brokers_answer(partial(self._open_policies, client))

@@ -224,7 +224,7 @@ def test_findings(valkey: EmbeddedValkey, settings: dict[str, str], severity: Se
     (finding,) = inspect(overflow.client)
     assert finding.severity is severity
     assert words in finding.message
-    assert finding.fix.startswith("CONFIG SET")
+    assert finding.fix.startswith("redis-cli CONFIG SET")
     assert state_of(overflow.client).is_persistent == (settings.get("appendonly") != "no")
     overflow.close()
 

@@ -19,6 +19,7 @@ from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 from sidecar.service.embedded_services import EvictionRefused, RedisWatch
 from sidecar.service.metrics import Exposition, Recorder
+from sidecar.settings.redis import RedisSettings
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held
 from tests.contract.redis_servers import valkey_fixture
 
@@ -54,9 +55,9 @@ def test_a_server_that_may_evict_what_is_held_is_refused_unless_that_is_allowed(
 ) -> None:
     configure(overflow, maxmemory_policy=policy)
     with pytest.raises(EvictionRefused, match=rf"{policy}.*CONFIG SET.*redis\.allow_eviction") as caught:
-        RedisWatch(overflow, Recorder(), allow_eviction=False).start()
+        RedisWatch(overflow, Recorder(), RedisSettings()).start()
     assert isinstance(caught.value, OverflowFailure), "so the process ends with status 1 and these words"
-    RedisWatch(overflow, Recorder(), allow_eviction=True).start()
+    RedisWatch(overflow, Recorder(), RedisSettings(allow_eviction=True)).start()
     [finding] = inspect(overflow.client, allow_eviction=True)
     assert finding.severity is Severity.WARNING
     assert "throws held records away" in finding.message
@@ -75,7 +76,7 @@ def test_a_server_that_keeps_what_is_held_is_taken(
     overflow: RedisOverflow, settings: dict[str, str], words: tuple[str, ...]
 ) -> None:
     configure(overflow, **settings)
-    RedisWatch(overflow, Recorder(), allow_eviction=False).start()
+    RedisWatch(overflow, Recorder(), RedisSettings()).start()
     findings = inspect(overflow.client)
     assert [finding.severity for finding in findings] == [Severity.WARNING] * len(words)
     assert all(word in finding.message for word, finding in zip(words, findings, strict=True))
@@ -88,7 +89,7 @@ def test_it_is_known_without_the_right_to_ask_for_settings(valkey: EmbeddedValke
     with pytest.raises(NoPermissionError):
         guest.client.config_get("maxmemory-policy")
     with pytest.raises(EvictionRefused):
-        RedisWatch(guest, Recorder(), allow_eviction=False).start()
+        RedisWatch(guest, Recorder(), RedisSettings()).start()
     guest.close()
 
 
@@ -120,7 +121,7 @@ def test_a_change_of_the_policy_is_a_problem_until_it_is_taken_back(
     overflow: RedisOverflow, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder, problems = Recorder(), [""]
-    watch = RedisWatch(overflow, recorder, allow_eviction=False)
+    watch = RedisWatch(overflow, recorder, RedisSettings())
     watch.start()
     watch.look(problems.append)
     assert (problems[-1], metrics(recorder)["tickover_redis_evicting"]) == ("", 0)
@@ -141,7 +142,7 @@ def test_where_it_is_allowed_nothing_is_a_problem_but_what_was_evicted_is_said(
     overflow: RedisOverflow, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder, problems = Recorder(), [""]
-    watch = RedisWatch(overflow, recorder, allow_eviction=True)
+    watch = RedisWatch(overflow, recorder, RedisSettings(allow_eviction=True))
     watch.start()
     fill_until(overflow, lambda: int(overflow.client.info("stats")["evicted_keys"]) > 0)
     evicted = int(overflow.client.info("stats")["evicted_keys"])

@@ -25,6 +25,8 @@ from sidecar.doctor.acl import (
     redis_rules_command,
     without_covered,
 )
+from sidecar.doctor.redis_tools import RedisTools, redis_tools
+from sidecar.settings.redis import RedisSettings
 from sidecar.settings.settings import Settings
 
 
@@ -189,10 +191,49 @@ def test_redis_rights_follow_the_url() -> None:
     assert commands("redis://h/2") - plain == {"select"}
     assert commands("redis+cluster://h") ^ plain == {"asking", "cluster|slots", "command", "script|load"}
     rights = redis_rights(Settings(group="g"))
-    line = shlex.split(redis_command(rights, "u").partition(" | ")[2])
+    line = shlex.split(redis_command(rights, "u", RedisTools()).partition(" | ")[2])
     assert line == ["redis-cli", "-x", "ACL", "SETUSER", "u", "reset", "on", *rights.rules]
-    assert shlex.split(redis_rules_command(rights, "u")) == ["redis-cli", *line[2:5], *rights.rules]
+    assert shlex.split(redis_rules_command(rights, "u", RedisTools())) == ["redis-cli", *line[2:5], *rights.rules]
     assert {"~{g:*", "&tickover:g:questions", "+script|load", "-@all"} < set(line)
+
+
+@pytest.mark.parametrize(
+    ("redis", "asked"),
+    [
+        ({"url": "redis://h:6380/2"}, ["-h h -p 6380 CONFIG GET save"]),
+        (
+            {"url": "rediss://h", "ca_file": "/my ca.pem", "password": "hunter2"},
+            ["--tls --cacert /my ca.pem -h h -p 6379 CONFIG GET save"],
+        ),
+        ({"url": "unix:///run/r.sock"}, ["-s /run/r.sock CONFIG GET save"]),
+        ({"url": "redis+cluster://a:1,b:2"}, ["--cluster call a:1 CONFIG GET save"]),
+        (
+            {"url": "redis+sentinel://s/main"},
+            ["-h s -p 26379 SENTINEL get-master-addr-by-name main", "-h 10.0.0.1 -p 6379 CONFIG GET save"],
+        ),
+    ],
+)
+def test_a_command_for_redis_can_be_pasted_and_has_no_secret(
+    tmp_path: Path, redis: dict[str, str], asked: list[str]
+) -> None:
+    """A shell runs it; a redis-cli of the test notes what it was asked, and is Sentinel as well."""
+    program = tmp_path / "redis-cli"
+    program.write_text('#!/bin/sh\necho "$@" >> asked\necho "$REDISCLI_AUTH" > auth\necho 10.0.0.1\necho 6379\n')
+    program.chmod(0o755)
+    command = redis_tools(RedisSettings.model_validate(redis)).command("CONFIG GET save")
+    assert "hunter2" not in command
+
+    def run(**variables: str) -> int:
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False)
+        return done.returncode
+
+    if "password" in redis:
+        assert run() != 0
+        assert not (tmp_path / "asked").exists(), "nothing was asked without the password"
+    assert run(REDISCLI_AUTH="given") == 0
+    assert (tmp_path / "asked").read_text().splitlines() == asked
+    assert (tmp_path / "auth").read_text() == "given\n"
 
 
 @pytest.mark.parametrize("password", ["plain", """a b'"$x`\\%s>""", ""])
@@ -200,7 +241,7 @@ def test_the_password_for_redis_is_no_argument_of_a_program(tmp_path: Path, pass
     program = tmp_path / "redis-cli"
     program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > arguments\ncat > stdin\n")
     program.chmod(0o755)
-    command = redis_command(redis_rights(Settings(group="g")), "u")
+    command = redis_command(redis_rights(Settings(group="g")), "u", RedisTools())
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **({"REDIS_PASSWORD": password} if password else {})}
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False)
     if not password:
