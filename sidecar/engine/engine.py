@@ -298,7 +298,7 @@ class Engine:
         log.error(
             "records that were held are lost: their source lost them before Redis had them; raise its retention.ms and "
             "retention.bytes, and set cleanup.policy=delete",
-            extra={"lane": str(lane.id), "count": len(vanished), "first_offset": vanished[0]},
+            extra={"source_partition": str(lane.id), "count": len(vanished), "first_offset": vanished[0]},
         )
 
     def _hold_run(
@@ -355,7 +355,7 @@ class Engine:
             # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
             lost = lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX
             if (crowded := lane.crowded_by_runs) and not lane.intake_held:
-                extra = {"lane": str(lane.id), "offset": lane.offsets.low, "changes": len(lane.runs)}
+                extra = {"source_partition": str(lane.id), "offset": lane.offsets.low, "changes": len(lane.runs)}
                 log.warning("intake waits: policies have changed too often while a record stays open", extra=extra)
             parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane) or crowded)
             pending += waiting if lane.loss is None else 0

@@ -101,7 +101,7 @@ class RecoveryWorker:
             if one.state is None and 0 <= one.replay.read_to < one.replay.low:
                 log.warning(
                     "offsets were set forward, or the source's retention took records that were open here",
-                    extra={"lane": str(one.replay.id), "from": one.replay.read_to, "to": one.replay.low},
+                    extra={"source_partition": str(one.replay.id), "from": one.replay.read_to, "to": one.replay.low},
                 )
         log.info("recovered", extra={"partitions": len(begun), "blocks": blocks})
         return [one.replay.lane(now_ms, self._tick_ms, one.bounds[1]) for one in begun]

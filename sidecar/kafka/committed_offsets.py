@@ -96,7 +96,7 @@ class KafkaRecords:
             elif error.code() == KafkaError._PARTITION_EOF or self._is_behind_end(lane, places[lane], error):
                 found[lane] = None
             else:
-                log.warning("looking at a source's log", extra={"lane": str(lane), "error": str(error)})
+                log.warning("looking at a source's log", extra={"source_partition": str(lane), "error": str(error)})
 
     def _is_behind_end(self, lane: TopicPartition, offset: int, error: KafkaError) -> bool:
         """Out of range, and not since retention took what was there."""
@@ -161,7 +161,9 @@ class KafkaStarts:
         for committed in commits:
             lane = TopicPartition(committed.topic, committed.partition)
             if committed.error is not None:
-                log.warning("no answer about a commit", extra={"lane": str(lane), "error": str(committed.error)})
+                log.warning(
+                    "no answer about a commit", extra={"source_partition": str(lane), "error": str(committed.error)}
+                )
                 continue
             if lane.topic in hidden and committed.offset == OFFSET_INVALID:
                 continue  # added, or of a new topic: nobody knows yet

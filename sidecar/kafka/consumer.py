@@ -270,7 +270,9 @@ class KafkaIntake:
         place = ClientPartition(*lane, OFFSET_BEGINNING)
         first, _ = self._consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)
         if wanted is None or first < wanted:
-            log.warning("a source may have lost the end of its log", extra={"lane": str(lane), "error": str(error)})
+            log.warning(
+                "a source may have lost the end of its log", extra={"source_partition": str(lane), "error": str(error)}
+            )
             self.events.out_of_range(lane)
             return
         log.error(

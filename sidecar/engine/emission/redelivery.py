@@ -156,7 +156,7 @@ class Redelivery:
         if error.fatal() or name not in exits.SIZE_ERRORS | exits.PASSING:
             raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
         if name in exits.PASSING:
-            log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
+            log.warning("emitting again", extra={"error": name, "source_partition": str(lane.id)})
             if isolated:
                 self._isolate(lane, parcel)
             else:

@@ -245,7 +245,10 @@ class Actions:
         try:
             payloads = fetch.result()
         except SourceUnavailable as error:
-            log.warning("payloads of moved records are waited for", extra={"lane": str(lane.id), "problem": str(error)})
+            log.warning(
+                "payloads of moved records are waited for",
+                extra={"source_partition": str(lane.id), "problem": str(error)},
+            )
             waiting.unfetched += items
             waiting.fetch_at_ms = self._now_ms + RETRY_MS
             return
@@ -268,7 +271,7 @@ class Actions:
         log.error(
             "a record that was moved is lost: the source's retention took its payload; raise retention.ms and "
             "retention.bytes of the topic",
-            extra={"lane": str(lane.id), "offset": item.held.came_at},
+            extra={"source_partition": str(lane.id), "offset": item.held.came_at},
         )
 
 

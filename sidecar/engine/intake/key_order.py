@@ -82,7 +82,8 @@ class OverflowScan:
         except OverflowUnavailable as error:
             self._at_ms = now_ms + RETRY_MS
             log.warning(
-                "what Redis holds of a partition isn't known yet", extra={"lane": str(lane.id), "problem": str(error)}
+                "what Redis holds of a partition isn't known yet",
+                extra={"source_partition": str(lane.id), "problem": str(error)},
             )
             return ()
         self.after = None if page.cursor.offset == OFFSET_MAX else page.cursor

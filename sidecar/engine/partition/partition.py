@@ -457,7 +457,7 @@ class SourcePartition:
     def note_loss(self, hw: int, detail: str) -> None:
         """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""
         if self.loss is None:
-            log.error("Redis lost data of a partition", extra={"lane": str(self.id), "detail": detail})
+            log.error("Redis lost data of a partition", extra={"source_partition": str(self.id), "detail": detail})
             self.loss = self.loss_of(hw, detail)
 
     def loss_of(self, hw: int, detail: str) -> Loss:

@@ -180,7 +180,7 @@ class OverflowWorker:
 
     def _note_problem(self, problem: str) -> None:
         if not self.problem:
-            log.warning("the overflow is away; the wheel goes on", extra={"problem": problem})
+            log.warning("Redis does not answer: what is in memory goes on, the rest waits", extra={"problem": problem})
         self.problem = problem
         self._loss_check.hasten()
         self._retry_at_ms = self._now_ms + self._retry_ms
@@ -263,7 +263,9 @@ class OverflowWorker:
                 passed_over = lane.promotion.passed_over
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
                 if lane.promotion.passed_over and not passed_over:  # once: whoever writes there may do so each second
-                    log.warning(PASSED_OVER, extra={"lane": str(lane.id), "count": lane.promotion.passed_over})
+                    log.warning(
+                        PASSED_OVER, extra={"source_partition": str(lane.id), "count": lane.promotion.passed_over}
+                    )
 
         def unpromoted() -> None:
             self._coming -= records_max

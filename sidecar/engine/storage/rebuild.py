@@ -326,7 +326,7 @@ class LaneRebuild:
             self._tries += 1
             log.warning(
                 "the overflow lacks more than its number shows: it is rebuilt from nothing",
-                extra={"lane": str(plan.lane), "in_ledger": left.records, "in_redis": self._there.records},
+                extra={"source_partition": str(plan.lane), "in_ledger": left.records, "in_redis": self._there.records},
             )
             self._loss.records_done = 0
             self._begin(from_nothing=True)

@@ -98,7 +98,10 @@ class RebuildWorker:
         self._lane = lane
         self._rebuild = LaneRebuild(plan_of(lane, loss), self._sources, loss)
         self._started_ms = self._said_ms = now_ms
-        log.warning("rebuilding the overflow of a partition", extra={"lane": str(lane.id), "held": lane.overflow_held})
+        log.warning(
+            "rebuilding the overflow of a partition",
+            extra={"source_partition": str(lane.id), "held": lane.overflow_held},
+        )
 
     def _take_in(self, piece: "Future[int]", now_ms: int) -> None:
         lane = self._lane
@@ -108,11 +111,11 @@ class RebuildWorker:
         except WAITS as error:
             if lane.loss is not None and lane.loss.problem != str(error):
                 lane.loss.problem = str(error)
-                log.warning("a rebuild waits", extra={"lane": str(lane.id), "problem": lane.loss.problem})
+                log.warning("a rebuild waits", extra={"source_partition": str(lane.id), "problem": lane.loss.problem})
             self._next_ms = now_ms + RETRY_MS
             return
         except OverflowLoss as error:
-            log.warning("Redis lost data again", extra={"lane": str(lane.id), "detail": str(error)})
+            log.warning("Redis lost data again", extra={"source_partition": str(lane.id), "detail": str(error)})
             lane.loss = lane.loss_of(error.hw, str(error))
             self._next_ms = now_ms + AGAIN_MS
             self._let_go()
@@ -125,7 +128,7 @@ class RebuildWorker:
             self._finish(lane, self._rebuild.result, now_ms)
         elif now_ms - self._said_ms >= SAY_MS and lane.loss is not None:
             self._said_ms = now_ms
-            log.info("rebuilding", extra={"lane": str(lane.id), "done": lane.loss.records_done,
+            log.info("rebuilding", extra={"source_partition": str(lane.id), "done": lane.loss.records_done,
                                           "held": lane.loss.records_total})  # fmt: skip
 
     def _finish(self, lane: SourcePartition, result: RebuildResult, now_ms: int) -> None:
@@ -139,7 +142,7 @@ class RebuildWorker:
         ms = max(now_ms - self._started_ms, 1)
         log.warning(
             "the overflow of a partition is rebuilt",
-            extra={"lane": f"{topic}/{partition}", "written": result.written, "held": result.held, "ms": ms,
+            extra={"source_partition": f"{topic}/{partition}", "written": result.written, "held": result.held, "ms": ms,
                    "reconciled": result.reconciled},
         )  # fmt: skip
         if result.lost_to_source:
