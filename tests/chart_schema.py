@@ -6,12 +6,13 @@ from typing import Any, Final
 
 from sidecar.settings.loading import CREDENTIALS
 from sidecar.settings.settings import Settings
-from sidecar.settings.types import SECRET_CLIENT_KEY
+from sidecar.settings.types import SECRET_CLIENT_KEY, WHILE_RUNNING
 from tests.source import ROOT
 
 CHART: Final = ROOT / "charts" / "tickover"
 SCHEMA: Final = CHART / "values.schema.json"
 
+NOTES: Final = ("title", "default", *WHILE_RUNNING)  # of the model, which say nothing to Helm
 # Settings that the chart has from elsewhere than `settings`, as (section of the model, name).
 CHART_OWN: Final = (
     ("Settings", "instance_id"), ("Settings", "data_dir"), ("PoliciesSettings", "file"),
@@ -23,8 +24,8 @@ CHART_OWN: Final = (
 def mirrored() -> tuple[dict[str, Any], dict[str, Any]]:
     """The schema of `settings`, and the definitions it refers to."""
     root = Settings.model_json_schema()
-    definitions = _without(root.pop("$defs"), "title", "default")
-    settings = _without(root, "title", "default")
+    definitions = _without(root.pop("$defs"), *NOTES)
+    settings = _without(root, *NOTES)
     sections = {**definitions, "Settings": settings}
     for section, name in CHART_OWN:
         del sections[section]["properties"][name]

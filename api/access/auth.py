@@ -13,7 +13,6 @@ and a slow hash would let anybody keep the process busy. The API is no place for
 
 import hashlib
 import hmac
-import logging
 import math
 import re
 import secrets
@@ -28,14 +27,12 @@ from typing import Final
 import yaml
 
 from policies.file import NOT_PLAIN
-from sidecar.settings.watched_file import WatchedFile
+from sidecar.settings.watched_file import UnusableFile, WatchedFile
 
 TOKENS_MAX: Final = 1_000
 ANONYMOUS: Final = "anonymous"
 OIDC_PREFIX: Final = "oidc:"  # of names that a provider gives, so that none is taken for one of the file
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
-
-log = logging.getLogger("tickover.api")
 
 
 class Role(IntEnum):
@@ -68,29 +65,21 @@ class AccessConfigError(ValueError):
 
 
 class Tokens:
-    """The tokens of one file. `look` may be called from any thread: tokens are swapped all at once."""
+    """The tokens of one file. It may be looked at from any thread: tokens are swapped all at once."""
 
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
-        self._file = WatchedFile(path)
+        self.file = WatchedFile("tokens file", self._read_again, path)
+        self._path = path
         self._now_s = now_s
-        self._file.changed()  # before it is read: what is written from now on is a change
+        self.file.note()  # before it is read: what is written from now on is a change
         self._tokens = _read_tokens(path)
 
-    def look(self) -> bool | None:
-        """Take what the file says now; None where it has not changed. False: it can't be used, and the tokens from
-        before go on, until it can.
-        """
-        if not self._file.changed():
-            return None
+    def _read_again(self) -> dict[str, object]:
         try:
-            self._tokens = _read_tokens(self._file.path)
+            self._tokens = _read_tokens(self._path)
         except AccessConfigError as error:
-            if self._file.unusable():
-                log.error("the tokens file can't be used: tokens stay as they were", extra={"error": str(error)})
-            return False
-        self._file.usable()
-        log.info("tokens are read again", extra={"file": str(self._file.path), "count": len(self._tokens)})
-        return True
+            raise UnusableFile(str(error)) from None
+        return {"count": len(self._tokens)}
 
     def caller(self, token: str) -> Caller | None:
         """Find the owner of a token; None: it has none. Compares with all tokens in constant time, so its time tells

@@ -1,50 +1,31 @@
 """The API's certificate: read at start, and again when its files have changed, without closing a connection."""
 
-import asyncio
-import logging
 import ssl
 from pathlib import Path
-from typing import Final
 
 from api.access.auth import AccessConfigError
-from sidecar.settings.watched_file import WatchedFile
-
-LOOK_EVERY_S: Final = 10.0
-
-log = logging.getLogger("tickover.api")
+from sidecar.settings.watched_file import UnusableFile, WatchedFile
 
 
 class Certificate:
     """A PEM file with the certificate and those that signed it, one with its key. Raises `AccessConfigError`."""
 
-    def __init__(self, certificate_file: str, key_file: str, look_every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(self, certificate_file: str, key_file: str) -> None:
         self._files = (certificate_file, key_file)
-        self._watched = WatchedFile(Path(certificate_file), Path(key_file))
-        self._look_every_s = look_every_s
-        self._watched.changed()  # before they are read: what is written from now on is a change
+        self.file = WatchedFile("certificate of the API", self._read_again, Path(certificate_file), Path(key_file))
+        self.file.note()  # before they are read: what is written from now on is a change
         self._current = self._read()
         # Connections are made from this one, which takes the newest in the handshake: a context that is half changed,
         # with one file new and the other old, serves nobody.
         self.context = self._read()
         self.context.sni_callback = self._choose
 
-    async def watch(self) -> None:
-        """Looks at the files for ever."""
-        while True:
-            await asyncio.sleep(self._look_every_s)
-            await asyncio.to_thread(self.refresh)
-
-    def refresh(self) -> None:
-        """Reads the files if they have changed. With files that can't be used the last certificate goes on."""
-        if not self._watched.changed():
-            return
+    def _read_again(self) -> dict[str, object]:
         try:
             self._current = self._read()
         except AccessConfigError as error:
-            self._watched.unusable()
-            log.warning("the API goes on with its last certificate", extra={"error": str(error)})
-        else:
-            log.info("the API has a new certificate")
+            raise UnusableFile(str(error)) from None
+        return {}
 
     def _choose(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
         handshake.context = self._current

@@ -69,8 +69,6 @@ class Listener(uvicorn.Server):
         self.servers = []  # of asyncio's there are none
         for listening in sockets or ():
             self._start(self._accept(listening)).add_done_callback(self._end_with)
-        if self._certificate is not None:
-            self._start(self._certificate.watch()).add_done_callback(self._end_with)
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -81,7 +79,7 @@ class Listener(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _end_with(self, task: asyncio.Task[None]) -> None:
-        """Without this task nobody is let in, or the certificate is never read again: both would go unseen."""
+        """Without this task nobody is let in, and that would go unseen."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("the API ends: a part of it failed", exc_info=error)
             self.failure = error

@@ -16,6 +16,7 @@ from api.access.auth import AccessConfigError, Role, new_token, parse_tokens
 from api.access.tokens_file import NewEntry, TokenExists, UnknownToken, rewrite, with_token, without_token
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show
 from sidecar.model.times import rfc_3339
+from sidecar.settings.live import liveness
 from sidecar.settings.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show settings and what can be set.")
@@ -163,6 +164,7 @@ def _listing(model: type[BaseModel], prefix: str = "") -> list[dict[str, Any]]:
                 "setting": prefix + written,
                 "variable": variable + ("__<LIBRDKAFKA_KEY>" if written == "client" else ""),
                 "default": shown[written],
+                "while_running": liveness(field) or None,
                 "meaning": field.description,
             }
         )

@@ -3,6 +3,7 @@
 import gc
 import logging
 import signal
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -30,17 +31,24 @@ def run(
     policies: Annotated[str | None, typer.Option(help="YAML file of policies.")] = None,
     given: SetOption = None,
 ) -> None:
-    """Run the sidecar until SIGTERM or SIGINT. Settings: flags over TICKOVER_ variables over the file."""
-    settings = settings_of(
-        config, given, group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies
-    )
+    """Run the sidecar until SIGTERM or SIGINT. Settings: flags over TICKOVER_ variables over the file.
+
+    SIGHUP has it look at its files again: settings that may change, policies, tokens, certificate, passwords.
+    """
+    load = partial(
+        settings_of, config, given,
+        group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies,
+    )  # fmt: skip
+    settings = load()
     _require_extras(settings)
     configure_logs(settings.log)
     signal.signal(signal.SIGTERM, _nothing_to_stop)
     gc.disable()  # nothing that is imported is garbage: looking for it takes a sixth of the start
     from sidecar.service.process import Process
+    from sidecar.service.watched_files import SettingsFile
 
-    raise typer.Exit(Process(settings).run())
+    source = None if config is None else SettingsFile(config, load)
+    raise typer.Exit(Process(settings, source=source).run())
 
 
 def _nothing_to_stop(_number: int, _frame: FrameType | None) -> None:

@@ -224,7 +224,7 @@ class FileLogin(CredentialProvider):
         self._password = secret.get_secret_value()
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        # Just being written: the password from before goes on, and `secret_files.py` tells of it.
+        # Just being written: the password from before goes on, and `watched_files.py` tells of it.
         with suppress(OSError, ValueError):
             self._password = self._secret.now()
         return (self._username, self._password) if self._username else (self._password,)

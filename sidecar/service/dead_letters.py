@@ -32,10 +32,14 @@ def reading_of(
     settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable], redriven: RedrivenLog
 ) -> Reading:
     """Reader of dead letters for REST."""
+    return Reading(lambda: KafkaLetterLog(client, settings.group), table, rules_of(settings), redriven)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Rules of reading letters: which ones, how many at once, and what of them is masked."""
     asked = settings.dead_letters
     limits = Limits(asked.scan_records, asked.scan_time_ms / 1_000)
-    rules = Rules(asked.topics, settings.quarantine.topic, limits, Masking(asked.mask))
-    return Reading(lambda: KafkaLetterLog(client, settings.group), table, rules, redriven)
+    return Rules(asked.topics, settings.quarantine.topic, limits, Masking(asked.mask))
 
 
 def governor_of(settings: Settings) -> Governor:

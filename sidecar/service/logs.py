@@ -36,8 +36,8 @@ REDACTED_INPUT: Final = "input_value=[redacted], input_type="
 # Types of libraries whose text says nothing about records.
 SHOWN_TYPES: Final = frozenset({"KafkaError", "Job", "URL", "IntervalTrigger"})
 CLIENT: Final = "librdkafka"
-# Libraries that say more than an operator wants at info; their warnings pass.
-CHATTY: Final = ("apscheduler", "httpcore", "httpx", "uvicorn.access")
+# Libraries that say more than an operator wants at info; their warnings pass. Housekeeping silences its scheduler.
+CHATTY: Final = ("httpcore", "httpx", "uvicorn.access")
 
 
 def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
@@ -66,10 +66,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
         if isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):
             root.removeHandler(old)
     root.addHandler(handler)
-    level = logging.getLevelNamesMapping()[settings.level.upper()]
-    root.setLevel(level)
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(level if level <= logging.DEBUG else max(level, logging.WARNING))
+    set_level(settings.level)
     logging.captureWarnings(capture=True)
     structlog.configure(
         processors=[
@@ -83,6 +80,14 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def set_level(name: str) -> None:
+    """Log from this level on (`debug`, `info`, `warning`, `error`). May be called while the process runs."""
+    level = logging.getLevelNamesMapping()[name.upper()]
+    logging.getLogger().setLevel(level)
+    for chatty in CHATTY:
+        logging.getLogger(chatty).setLevel(level if level <= logging.DEBUG else max(level, logging.WARNING))
 
 
 def _ending(settings: LogSettings, handler: "logging.StreamHandler[TextIO]") -> Iterable[Processor]:

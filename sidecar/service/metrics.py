@@ -27,6 +27,7 @@ from sidecar.model.version import VERSION
 
 PREFIX: Final = "tickover_"
 BREAKER_STATES: Final = ("closed", "half_open", "open")
+CONFIG_FILES: Final = ("policies", "settings")  # of those that are looked at; the others hold secrets
 OCCURRENCE_KINDS: Final = ("in_time", "made_up")
 COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -122,7 +123,13 @@ class Recorder:
         )
         self._secret_files = Gauge(
             PREFIX + "secret_file_bad",
-            "1 while a file of tokens or a password can't be used: what it said before goes on",
+            "1 while a file of tokens, a certificate or a password can't be used: what it said before goes on",
+            ["file"],
+            registry=self.registry,
+        )
+        self._config_files = Gauge(
+            PREFIX + "config_file_bad",
+            "1 while a changed file of policies or settings can't be used: what it said before goes on",
             ["file"],
             registry=self.registry,
         )
@@ -176,9 +183,12 @@ class Recorder:
         """Count spans that were exported, refused or dropped (`outcome`)."""
         self._spans.labels(outcome).inc(count)
 
-    def secret_file(self, name: str, is_good: bool) -> None:
-        """A file with secrets (`tokens`, `kafka`, `redis`, `sentinel`) was read, and can be used or not."""
-        self._secret_files.labels(name).set(not is_good)
+    def watched_file(self, name: str, is_good: bool) -> None:
+        """A file was read, and can be used or not: one with secrets (`tokens`, `certificate`, `kafka`, `redis`,
+        `sentinel`), or another one (`policies`, `settings`).
+        """
+        gauge = self._config_files if name in CONFIG_FILES else self._secret_files
+        gauge.labels(name).set(not is_good)
 
     def leave_out(self, reason: str) -> None:
         """One question or answer of another replica was not heeded: `bad_question`, `bad_answer`, `stale_question`

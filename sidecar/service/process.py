@@ -30,10 +30,8 @@ from api.sender import KafkaSender
 from api.serving.listener import Starting
 from api.serving.server import BindError, Server, listening_of
 from api.sources import SourceSender
-from policies.errors import PolicyError, PolicyFileError, PolicyStoreUnavailable
-from policies.file import read_policies_file
+from policies.errors import PolicyError, PolicyStoreUnavailable
 from policies.kafka_clients import AdminClient
-from policies.model import Policy
 from policies.retention import policies_of
 from policies.topic.store import PolicyStore
 from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
@@ -52,7 +50,6 @@ from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.reserved_topics import reserved_in
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
@@ -68,8 +65,8 @@ from sidecar.service.housekeeping import Housekeeping, Interval, Memory
 from sidecar.service.leftovers import Leftovers
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.schedules import firing_of, limits_of, schedule_store_of
-from sidecar.service.secret_files import LOOK_S, SecretFiles, password_looks
 from sidecar.service.sources import Sources
+from sidecar.service.watched_files import LOOK_S, SettingsFile, WatchedFiles, files_of, has_terminal, read_policies
 from sidecar.settings.api import url_of
 from sidecar.settings.settings import Settings
 
@@ -92,10 +89,18 @@ EXPECTED: Final = (
 
 
 class Process:
-    """One sidecar. `start` and `stop` may also be called without `run`, as the demo and tests do."""
+    """One sidecar. `start` and `stop` may also be called without `run`, as the demo and tests do.
 
-    def __init__(self, settings: Settings, progress: Progress | None = None) -> None:
+    `settings` are those of the start; the ones that may change, and where they are read again, are in `source`.
+    """
+
+    def __init__(
+        self, settings: Settings, progress: Progress | None = None, source: SettingsFile | None = None
+    ) -> None:
         self.settings = settings
+        self._source = source
+        self._files = WatchedFiles({}, lambda *_: None)
+        self._has_terminal = False
         self.services: Services
         self.server: Server
         self.store: PolicyStore
@@ -119,6 +124,8 @@ class Process:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        self._has_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()  # not by nohup
+        signal.signal(signal.SIGHUP, self._on_hangup)
         starting, deadline_s = in_background(self.start), time.monotonic() + self.settings.start_timeout_ms / 1_000
         while not self._asked.is_set() and not wait((starting,), WATCH_S).done:
             if time.monotonic() > deadline_s:
@@ -161,7 +168,8 @@ class Process:
         """Everything, in order. What fails is raised after what was started has been stopped by `stop`."""
         settings = self.settings
         gate = open_gate(settings.api, time.monotonic)
-        self.server = Server(self._front, settings.api.host, settings.api.port, listening_of(settings.api))
+        listening = listening_of(settings.api)
+        self.server = Server(self._front, settings.api.host, settings.api.port, listening)
         self.server.start()  # brokers may be away for long: meanwhile the probes have an answer
         self._stack.callback(self.server.stop)
         self.services = start_services(settings, self._progress)
@@ -200,9 +208,9 @@ class Process:
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         self._once_brokers_answer(sources.look)
         firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
-        looks = {**({"tokens": gate.tokens.look} if gate.tokens is not None else {}), **password_looks(settings)}
-        secrets = SecretFiles(looks, recorder.secret_file)
-        self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch, secrets))
+        files = files_of(settings, self._source, self.store, gate, listening.certificate, letters)
+        self._files = WatchedFiles(files, recorder.watched_file)
+        self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch))
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
         gc.freeze()
@@ -246,7 +254,7 @@ class Process:
 
     def _open_policies(self, client: dict[str, str]) -> PolicyStore:
         settings = self.settings
-        file_policies = self._read_policies_file() if settings.policies.file else None
+        file_policies = read_policies(settings) if settings.policies.file else None
         store = PolicyStore(client, settings.policies.topic, settings.ledger.replication_factor)
         with ExitStack() as if_it_fails:
             if_it_fails.callback(store.stop)
@@ -255,15 +263,6 @@ class Process:
                 store.publish_file(file_policies)
             self._stack.push(if_it_fails.pop_all())
         return store
-
-    def _read_policies_file(self) -> tuple[Policy, ...]:
-        """Raises PolicyFileError."""
-        path = self.settings.policies.file
-        policies = read_policies_file(path)
-        for policy in policies:
-            if what := reserved_in(policy, self.settings.reserved_topics):
-                raise PolicyFileError(path, 0, 0, f"policy {policy.name} can't name such a topic: {what}")
-        return policies
 
     def _start_api(
         self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
@@ -345,9 +344,9 @@ class Process:
         sources: Sources,
         overflow: RedisOverflow,
         recorder: Recorder,
-        made: tuple[Firing, Reading, RedisWatch, SecretFiles],
+        made: tuple[Firing, Reading, RedisWatch],
     ) -> None:
-        firing, letters, redis_watch, secrets = made
+        firing, letters, redis_watch = made
         publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
 
         def survey() -> None:
@@ -364,7 +363,8 @@ class Process:
             "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
             "letters": Interval(lambda: recorder.set_open_letters(letters.open_letters()), 60, at_once=True),
             "memory": Interval(Memory(lambda: engine.stats).step, 30),
-            "secrets": Interval(secrets.step, LOOK_S),
+            # One for each: brokers that are away hold up the policies, and no token that is taken back.
+            **{f"{name} file": Interval(partial(self._files.look, name), LOOK_S) for name in self._files.names},
         }
         if self.settings.instance_id:
             jobs["unowned"] = Interval(sources.unowned.look, 10)
@@ -383,3 +383,11 @@ class Process:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         log.info("asked to stop", extra={"signal": signal.Signals(number).name})
         self._asked.set()
+
+    def _on_hangup(self, number: int, frame: FrameType | None) -> None:
+        """Read files again; but stop where it was said because the terminal is gone from which the process came."""
+        if self._has_terminal and not has_terminal():
+            self._on_signal(number, frame)
+            return
+        log.info("asked to read files again", extra={"signal": signal.Signals(number).name, "files": self._files.names})
+        self._files.ask()

@@ -7,7 +7,14 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from sidecar.settings.types import Bytes, CommaList, Milliseconds, Section
+from sidecar.settings.types import (
+    CONTENT_WHILE_RUNNING,
+    WHILE_RUNNING,
+    Bytes,
+    CommaList,
+    Milliseconds,
+    Section,
+)
 
 # Signatures that only the owner of a private key can make. With a shared secret (HS256) our copy of it could make
 # tokens, and a public key taken for the secret lets everybody; `none` lets everybody at once.
@@ -126,9 +133,12 @@ class TlsSettings(Section):
     """The API by https."""
 
     certificate_file: str = Field(
-        default="", description="PEM file of the certificate and those that signed it; empty: plain HTTP"
+        default="", json_schema_extra=CONTENT_WHILE_RUNNING,
+        description="PEM file of the certificate and those that signed it; empty: plain HTTP",
+    )  # fmt: skip
+    key_file: str = Field(
+        default="", json_schema_extra=CONTENT_WHILE_RUNNING, description="PEM file of its key, without a password"
     )
-    key_file: str = Field(default="", description="PEM file of its key, without a password")
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -166,18 +176,23 @@ class ApiSettings(Section):
         default=256, ge=1, le=100_000,
         description="Connections of one address, 1 to 100,000; for a new one the idlest is closed",
     )  # fmt: skip
-    tokens_file: str = Field(default="", description="YAML list of (name, role, hash); empty: no such tokens")
+    tokens_file: str = Field(
+        default="", json_schema_extra=CONTENT_WHILE_RUNNING,
+        description="YAML list of (name, role, hash); empty: no such tokens",
+    )  # fmt: skip
     oidc: OidcSettings = Field(default=OidcSettings())
     allow_unauthenticated: bool = Field(
         default=False, description="true: whoever reaches the API may do everything, also beyond loopback"
     )
     metrics_open: bool = Field(default=False, description="true: /metrics needs no token")
     rate_limit: int = Field(
-        default=1_000, ge=0, le=1_000_000, description="Requests a second of one caller, 0 to 1,000,000; 0: no limit"
-    )
+        default=1_000, ge=0, le=1_000_000, json_schema_extra=WHILE_RUNNING,
+        description="Requests a second of one caller, 0 to 1,000,000; 0: no limit",
+    )  # fmt: skip
     rate_burst: int = Field(
-        default=5_000, ge=1, le=1_000_000, description="Requests that may come at once, 1 to 1,000,000"
-    )
+        default=5_000, ge=1, le=1_000_000, json_schema_extra=WHILE_RUNNING,
+        description="Requests that may come at once, 1 to 1,000,000",
+    )  # fmt: skip
     receipts_bytes_max: Bytes = Field(
         default=32 << 20, ge=1 << 20, le=16 << 30,
         description="Bytes of what the ledger said last that are remembered for look-ups, 1MiB to 16GiB",

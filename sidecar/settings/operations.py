@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from sidecar.settings.types import CommaList, Milliseconds, Section, TopicGlobs, TopicOrDefault
+from sidecar.settings.types import WHILE_RUNNING, CommaList, Milliseconds, Section, TopicGlobs, TopicOrDefault
 
 
 class DeadLettersSettings(Section):
@@ -13,13 +13,16 @@ class DeadLettersSettings(Section):
         description="Topics that hold dead letters, beside those that policies name and the quarantine",
     )
     scan_records: int = Field(
-        default=20_000, ge=100, le=1_000_000, description="Records that one page looks at, 100 to 1,000,000"
-    )
+        default=20_000, ge=100, le=1_000_000, json_schema_extra=WHILE_RUNNING,
+        description="Records that one page looks at, 100 to 1,000,000",
+    )  # fmt: skip
     scan_time_ms: Milliseconds = Field(
-        default=5_000, ge=100, le=60_000, alias="scan_time", description="How long one page may take, 100ms to 1m"
-    )
+        default=5_000, ge=100, le=60_000, alias="scan_time", json_schema_extra=WHILE_RUNNING,
+        description="How long one page may take, 100ms to 1m",
+    )  # fmt: skip
     mask: CommaList = Field(
         default=("*password*", "*passwd*", "*secret*", "*token*", "*authorization*", "*cookie*", "*card*", "*iban*"),
+        json_schema_extra=WHILE_RUNNING,
         description="Names of fields whose values are masked when payloads are shown; globs, * masks all",
     )
 

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from pydantic import Field, SecretStr, model_validator
 
-from sidecar.settings.types import Section
+from sidecar.settings.types import CONTENT_WHILE_RUNNING, Section
 from sidecar.settings.watched_file import FileSecret
 
 EMBEDDED: Final = "embedded"
@@ -144,7 +144,10 @@ class RedisSettings(Section):
         ),
     )
     username: str = Field(default="", description="User name; empty for the default user")
-    password: SecretStr = Field(default=SecretStr(""), description="Password; better given by redis.password_file")
+    password: SecretStr = Field(
+        default=SecretStr(""), json_schema_extra=CONTENT_WHILE_RUNNING,
+        description="Password; better given by redis.password_file",
+    )  # fmt: skip
     ca_file: str = Field(default="", description="PEM file of who signs the server's certificate; empty: the system's")
     certificate_file: str = Field(default="", description="PEM file of a certificate of our own, where Redis wants one")
     key_file: str = Field(default="", description="PEM file of its key")
@@ -160,8 +163,9 @@ class RedisSettings(Section):
     )
     sentinel_username: str = Field(default="", description="User name in Sentinels; empty for their default user")
     sentinel_password: SecretStr = Field(
-        default=SecretStr(""), description="Password of Sentinels; better given by redis.sentinel_password_file"
-    )
+        default=SecretStr(""), json_schema_extra=CONTENT_WHILE_RUNNING,
+        description="Password of Sentinels; better given by redis.sentinel_password_file",
+    )  # fmt: skip
     signing_key_file: str = Field(
         default="",
         description=(

@@ -25,7 +25,9 @@ from sidecar.settings.operations import (
 )
 from sidecar.settings.redis import EMBEDDED, RedisSettings
 from sidecar.settings.types import (
+    CONTENT_WHILE_RUNNING,
     DURATION_PATTERN,
+    WHILE_RUNNING,
     AnyCase,
     Bytes,
     Client,
@@ -87,7 +89,10 @@ class LedgerSettings(Section):
 class PoliciesSettings(Section):
     """Where the policies are."""
 
-    file: str = Field(default="", description="YAML file of policies that this process publishes at start; empty: none")
+    file: str = Field(
+        default="", json_schema_extra=CONTENT_WHILE_RUNNING,
+        description="YAML file of policies that this process publishes, at start and when it changes; empty: none",
+    )  # fmt: skip
     topic: Topic = Field(default="tickover.policies", description="The policy topic: the one truth for all replicas")
 
 
@@ -208,7 +213,7 @@ class LogSettings(Section):
     """The log, which goes to stderr. Payloads and header values are never logged."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase] = Field(
-        default="info", description="debug, info, warning or error"
+        default="info", json_schema_extra=WHILE_RUNNING, description="debug, info, warning or error"
     )
     format: Annotated[Literal["json", "text"], AnyCase] = Field(
         default="json", description="json: one object per line; text: for people"

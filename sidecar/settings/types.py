@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     PlainSerializer,
     SecretStr,
     WithJsonSchema,
@@ -34,6 +35,11 @@ TOPIC_GLOBS_PATTERN: Final = r"^[A-Za-z0-9._\-*?\[\]!,\s]*$"
 SECRET_CLIENT_KEY: Final = re.compile(
     r".*(password|secret|passphrase|private\.key|key\.pem|jaas|sasl\.oauthbearer\.config).*"
 )
+
+
+# Marks on fields (`json_schema_extra`): see `live.py`.
+WHILE_RUNNING: Final[dict[str, JsonValue]] = {"while_running": "yes"}
+CONTENT_WHILE_RUNNING: Final[dict[str, JsonValue]] = {"while_running": "content"}
 
 
 class Section(BaseModel):

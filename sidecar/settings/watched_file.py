@@ -1,44 +1,108 @@
-"""A file with a secret that somebody may change while the process runs: noticed by its place, size and time."""
+"""Files that may change while the process runs: secrets, tokens, certificates, policies, settings.
 
+    look ---> as before: place, size, times ----------------------------> nothing
+         +--> changed ---> the content as before -----------------------> nothing
+                      +--> another content ---> used
+                                           +--> can't be used: what it said before goes on, and a log line says why
+
+This is the one place where files are looked at. Who owns a file gives the function that reads and uses it.
+"""
+
+import hashlib
+import logging
+import stat
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from pydantic import SecretStr
 
 SECRET_BYTES_MAX: Final = 1 << 20
+COMPARED_BYTES_MAX: Final = 16 << 20  # no file that is used is as long
 
-Signature = tuple[int, int, int]
+Signature = tuple[int, int, int, int]
+Use = Callable[[], Mapping[str, object] | None]
+
+log = logging.getLogger(__name__)
+
+
+class UnusableFile(Exception):
+    """A file can't be used; the text says why, without what stands in the file.
+
+    `again`: at the next look it may be, as it is; else only when it has changed.
+    """
+
+    def __init__(self, text: str, again: bool = False) -> None:
+        super().__init__(text)
+        self.again = again
 
 
 class WatchedFile:
-    """A file, or some that are used together. Says once of each change that there was one, and at the first look. That
-    a file is gone is one, too.
+    """A file, or some that are used together, under the `title` that logs show.
 
-    Whoever reads it says how that went: what can't be used is looked at again the next time.
+    `use` reads and uses what it says now. It returns facts for the log, or None where nothing is to be said, and raises
+    UnusableFile. A `patient` look waits for the next one to find the same: who writes a file may not be done, and the
+    first half of some files can be used.
     """
 
-    def __init__(self, path: Path, *more: Path) -> None:
-        self.path = path
-        self._all = (path, *more)
+    def __init__(self, title: str, use: Use, *paths: Path, patient: bool = False) -> None:
+        self.title = title
+        self._use = use
+        self._paths = paths
+        self._patient = patient
         self._seen: tuple[Signature | None, ...] | None = None  # None: nothing that counts
+        self._contents: tuple[bytes | None, ...] | None = None
+        self._coming: tuple[Signature | None, ...] | None = None
         self._is_usable = True
+        self._is_asked = True
 
-    def changed(self) -> bool:
-        """Whether it is another file, or has other content, than the last time. One look costs some microseconds."""
-        signatures = tuple(map(_signature, self._all))
-        if signatures == self._seen:
+    def note(self) -> None:
+        """Take the file as it is for known: who calls this reads it now."""
+        self._has_changed()
+
+    def ask(self) -> None:
+        """Have the next look compare contents, whatever size and times say, and be patient no longer."""
+        self._is_asked = True
+
+    def look(self) -> bool | None:
+        """Use what the file says, if that is new. None: it isn't. False: it can't be used, or is gone."""
+        if not self._has_changed():
+            return None
+        extra = {"file": ", ".join(map(str, self._paths))}
+        try:
+            facts = self._use()
+        except UnusableFile as error:
+            if error.again:
+                self._seen = self._contents = None
+            if self._is_usable or not error.again:  # what is tried each second is told once
+                log.error(
+                    "the %s can't be used: what it said before goes on",
+                    self.title,
+                    extra={**extra, "error": str(error)},
+                )
+            self._is_usable = False
             return False
-        self._seen = signatures
+        except Exception:
+            self._seen = self._contents = None  # nobody has used it
+            raise
+        self._is_usable = True
+        if facts is not None:
+            log.info("the %s is read again", self.title, extra={**extra, **facts})
         return True
 
-    def usable(self) -> None:
-        """Note that the file's content is in use now."""
-        self._is_usable = True
-
-    def unusable(self) -> bool:
-        """Note that the file's content can't be used: the next look takes it for changed, too. True: that is news."""
-        is_news, self._is_usable, self._seen = self._is_usable, False, None
-        return is_news
+    def _has_changed(self) -> bool:
+        """Whether there is another content than the last time. Where nothing has changed it costs some microseconds."""
+        is_asked, self._is_asked = self._is_asked, False  # first: a signal may ask once more meanwhile
+        signatures = tuple(map(_signature, self._paths))
+        if signatures == self._seen and not is_asked:
+            return False
+        if self._patient and not is_asked and signatures != self._coming:
+            self._coming = signatures
+            return False
+        self._seen = self._coming = signatures
+        contents = tuple(map(_content, self._paths, signatures))
+        is_same, self._contents = contents == self._contents, contents
+        return not is_same
 
 
 class FileSecret(SecretStr):
@@ -65,9 +129,22 @@ def secret_in(text: str) -> str:
 
 
 def _signature(path: Path) -> Signature | None:
-    """Signature of the file; None when there is none, or when it may not be seen."""
+    """Signature of the file; None when there is none, when it may not be seen, and for a pipe, which is read once."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    is_file = stat.S_ISREG(found.st_mode)
+    # With the time of the change of the inode: who makes a file readable changes nothing else.
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns) if is_file else None
+
+
+def _content(path: Path, signature: Signature | None) -> bytes | None:
+    """Hash of the content; None where it can't be read."""
+    if signature is None:
+        return None
+    try:
+        with path.open("rb") as stream:
+            return hashlib.sha256(stream.read(COMPARED_BYTES_MAX)).digest()
+    except OSError:
+        return None

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from pydantic import BaseModel, SecretStr
 
+from sidecar.settings.live import liveness
 from sidecar.settings.settings import Settings
 
 BEFORE: Final = """\
@@ -21,6 +22,14 @@ name is an error in all three. `tickover config show` prints what is in force, `
 
 Durations are `250ms`, `90s`, `15m`, `2h`, `3d`, `1h30m` or `PT90S`, a bare number is milliseconds; sizes are `256KiB`,
 `512MiB`, a bare number is bytes; lists are separated by commas.
+
+**While it runs.** `tickover run` looks at its files each second. In the column, *yes* says that a setting counts
+without a restart when the YAML file changes it, where no flag and no variable is stronger. *content* says that what
+the named file holds is read again, and so is a password from a `_FILE`, also the `sasl.password` of Kafka. For all
+others a warning names what has changed and needs a restart. Policies and settings count when two looks find the same,
+so that half a file is never used. SIGHUP has the next look compare contents, whatever size and times of the files
+say. A file that can't be used changes nothing: the log says why, and `tickover_config_file_bad` or
+`tickover_secret_file_bad` is 1 until it can.
 
 """
 
@@ -47,6 +56,7 @@ class Row(NamedTuple):
     setting: str
     variable: str
     default: str
+    while_running: str
     meaning: str
 
 
@@ -69,6 +79,7 @@ def rows(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Row]:
             setting,
             variable,
             "" if secret or is_mapping else shown(setting, defaults[written]),
+            liveness(field),
             (field.description or "").replace("<", "\\<"),  # else taken for a tag
         )
 
@@ -89,10 +100,11 @@ def shown(setting: str, default: Any) -> str:
 def page() -> str:
     """The whole text."""
     table = [
-        "| setting | variable | default | meaning |",
-        "|---|---|---|---|",
+        "| setting | variable | default | while it runs | meaning |",
+        "|---|---|---|---|---|",
         *(
-            f"| `{row.setting}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | {row.meaning} |"
+            f"| `{row.setting}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | "
+            f"{row.while_running} | {row.meaning} |"
             for row in rows()
         ),
     ]

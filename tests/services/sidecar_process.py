@@ -103,6 +103,11 @@ class Sidecar:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
 
+    def hang_up(self) -> None:
+        """SIGHUP: it is to look at its files again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """SIGKILL, at whatever it is doing; twice is harmless."""
         if self._process is not None:

@@ -262,7 +262,10 @@ class Redriven(Protocol):
 
 
 class Reading:
-    """All methods raise UnknownTopic, ReadingBusy and LettersUnavailable."""
+    """Answers about dead letters for REST. `rules` may be swapped as a whole while it runs.
+
+    All methods raise UnknownTopic, ReadingBusy and LettersUnavailable.
+    """
 
     def __init__(
         self,

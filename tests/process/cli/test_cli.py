@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from policies.file import read_policies_file
 from sidecar.cli.app import app
 from sidecar.cli.config import settings_of
+from sidecar.service.watched_files import SettingsFile
 from sidecar.settings.settings import Settings, load_settings
 from tests.source import ROOT
 
@@ -163,13 +164,15 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, **names: Any) -> None
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
-    monkeypatch: pytest.MonkeyPatch, status: int
+    monkeypatch: pytest.MonkeyPatch, status: int, tmp_path: Path
 ) -> None:
     seen: list[Settings] = []
+    sources: list[SettingsFile | None] = []
 
     class Process:
-        def __init__(self, settings: Settings) -> None:
+        def __init__(self, settings: Settings, source: SettingsFile | None) -> None:
             seen.append(settings)
+            sources.append(source)
 
         def run(self) -> int:
             return status
@@ -181,6 +184,15 @@ def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
     [settings] = seen
     assert (settings.group, settings.kafka.bootstrap_servers, settings.tick_ms) == ("g", "k:1", 5)
     assert settings.redis.url == "redis://r"
+    assert sources == [None], "there is no file to look at"
+    config = tmp_path / "tickover.yaml"
+    config.write_text("log: {level: debug}\ngroup: of-the-file\n")
+    tickover("run", "--config", str(config), "--group", "g")
+    assert sources[1] is not None
+    assert sources[1].path == config
+    config.write_text("log: {level: error}\ngroup: of-the-file\n")
+    again = sources[1].load()
+    assert (again.log.level, again.group) == ("error", "g"), "flags win, as at the start"
 
 
 def test_what_is_set_by_name_counts_where_there_is_a_flag_that_was_not_given() -> None:

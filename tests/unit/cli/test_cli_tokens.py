@@ -33,7 +33,7 @@ def test_a_token_is_shown_once_and_is_good_until_it_is_revoked(path: Path) -> No
     told = json.loads(tickover("new", "ci", "--role", "admin", "--expires", "2027-01-31T00:00Z", "-o", "json").stdout)
     assert (told["name"], told["role"]) == ("ci", "admin")
     assert tickover("revoke", "night").exit_code == 0
-    assert tokens.look() is True
+    assert tokens.file.look() is True
     assert tokens.caller(token) is None
     assert load_tokens(path).caller(told["token"]) is not None
 

@@ -13,8 +13,8 @@ from policies.errors import PolicyFileError
 from policies.model import Policy
 from sidecar.kafka.topics import source_topics
 from sidecar.model.reserved_topics import ReservedTopics
-from sidecar.service.process import Process
 from sidecar.service.sources import Sources
+from sidecar.service.watched_files import read_policies
 from sidecar.settings.settings import Settings
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
 from tests.unit.api.routes.test_api_held import row
@@ -182,7 +182,7 @@ def test_no_policy_names_an_own_topic(admin: Caller, field: dict[str, Any], tmp_
         file.write_text(yaml.safe_dump(named))
         settings = SETTINGS.model_copy(update={"policies": SETTINGS.policies.model_copy(update={"file": str(file)})})
         with pytest.raises(PolicyFileError, match=r"policy bad can't .*own topics"):
-            Process(settings)._read_policies_file()
+            read_policies(settings)
         admin.api.add(named)  # as a program wrote it that knew of no such rule
         back = admin.call(
             "POST", "/v1/policies/bad/rollback", {"version": admin.api.policies.table.policies["bad"].version}

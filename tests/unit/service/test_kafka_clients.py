@@ -10,8 +10,6 @@ import pytest
 from policies import kafka_clients
 from policies.kafka_clients import AdminClient, Consumer, Producer, change_password
 from sidecar.overflow.connection import connect
-from sidecar.service.secret_files import SecretFiles, password_looks
-from sidecar.settings.settings import load_settings
 from sidecar.settings.watched_file import FileSecret
 from tests.services.waiting import wait_until
 
@@ -100,53 +98,6 @@ def test_who_is_made_of_settings_from_before_has_the_present_password(
     client = AdminClient(settings_of("late"))
     assert change_password("late", "first", "fourth") == 1
     assert client.login == ("late", "first")
-
-
-def test_a_file_that_changes_is_told_once_and_one_that_cannot_be_used_changes_nothing(
-    told: list[tuple[str, str, str]], tmp_path: Path
-) -> None:
-    kafka, redis = tmp_path / "kafka", tmp_path / "redis"
-    kafka.write_text("first\n")
-    redis.write_text("one\n")
-    settings = load_settings(
-        environ={
-            "TICKOVER_KAFKA__CLIENT__SASL_USERNAME": "file",
-            "TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE": str(kafka),
-            "TICKOVER_REDIS__URL": "redis://localhost",
-            "TICKOVER_REDIS__PASSWORD_FILE": str(redis),
-        }
-    )
-    client = AdminClient({**settings.kafka.client_properties(), **settings_of("file"), "sasl.password": "first"})
-    heard: list[tuple[str, bool]] = []
-    files = SecretFiles(password_looks(settings), lambda name, is_good: heard.append((name, is_good)))
-    files.step()
-    assert heard == [("kafka", True), ("redis", True)] * 2
-    assert told == []
-    heard.clear()
-    files.step()
-    assert heard == [], "nothing has changed"
-    for broken in ("", "sec\0nd"):
-        kafka.write_text(broken)
-        files.step()
-    kafka.unlink()
-    files.step()
-    assert heard == [("kafka", False)] * 3
-    kafka.write_text("second\n")
-    files.step()
-    assert heard[3:] == [("kafka", True)]
-    assert told == [("AdminClient", "file", "second")]
-    redis.write_bytes(b"\xff")
-    files.step()
-    assert heard[4:] == [("redis", False)]
-    assert client.login == ("file", "first")
-
-
-def test_the_file_of_the_sentinels_password_is_looked_at_too(tmp_path: Path) -> None:
-    file = tmp_path / "sentinel"
-    file.write_text("one\n")
-    url = "redis+sentinel://localhost/held"
-    settings = load_settings(environ={"TICKOVER_REDIS__URL": url, "TICKOVER_REDIS__SENTINEL_PASSWORD_FILE": str(file)})
-    assert list(password_looks(settings)) == ["sentinel"]
 
 
 def test_redis_is_logged_into_with_what_the_file_says_at_that_moment(tmp_path: Path) -> None:

@@ -273,22 +273,10 @@ def connect(port: int) -> None:
         pass
 
 
-@pytest.mark.parametrize("part", ["accepting", "the certificate"])
-def test_a_part_that_fails_ends_the_server(
-    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    certificate = None
-    if part == "accepting":
-        monkeypatch.setattr(Listener, "_let_in", close_and_fail)
-    else:
-        certificate, _ = tls_of(tmp_path)
-        monkeypatch.setattr(certificate, "watch", broken)
-    with world() as api, serving(api.app, probe_port=0, certificate=certificate) as server:
-        if part == "accepting":
-            connect(server.port)
+def test_a_part_that_fails_ends_the_server(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(Listener, "_let_in", close_and_fail)
+    with world() as api, serving(api.app, probe_port=0) as server:
+        connect(server.port)
         wait_until(lambda: isinstance(server.failure, ZeroDivisionError))
     assert "the API ends" in caplog.text
 

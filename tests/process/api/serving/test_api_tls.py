@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from api.serving.certificate import Certificate
 from api.serving.connection import Deadlines
 from api.serving.server import Listening, Server, listening_of
 from sidecar.cli.app import app
+from sidecar.service.housekeeping import Housekeeping, Interval
+from sidecar.service.watched_files import WatchedFiles
 from sidecar.settings.api import ApiSettings
 from tests.services.certificates import Authority, Identity
 from tests.unit.api_world import world
@@ -48,13 +51,17 @@ def replace(place: Identity, identity: Identity) -> None:
 
 @contextmanager
 def serving(files: Identity, **options: Any) -> Iterator[Server]:
-    certificate = Certificate(str(files.certificate), str(files.key), LOOK_S)
+    certificate = Certificate(str(files.certificate), str(files.key))
+    watched = WatchedFiles({"certificate": certificate.file}, lambda *_: None)
+    look = Housekeeping({"certificate": Interval(partial(watched.look, "certificate"), LOOK_S)})
     with world() as api:
         server = Server(api.app, "127.0.0.1", 0, Listening(certificate=certificate, **options))
         server.start()
+        look.start()
         try:
             yield server
         finally:
+            look.stop()
             server.stop()
 
 
@@ -121,12 +128,13 @@ def test_with_files_that_can_t_be_used_the_last_certificate_goes_on(
     for change in (lambda: files.key.write_text(key), files.key.unlink, lambda: files.certificate.write_text("geheim")):
         caplog.clear()
         change()
-        certificate.refresh()
-        assert "goes on with its last certificate" in caplog.text
+        assert certificate.file.look() is False
+        assert "the certificate of the API can't be used: what it said before goes on" in caplog.text
+        assert "api.tls" in caplog.records[-1].__dict__["error"]
         assert "geheim" not in caplog.text
     caplog.clear()
     replace(files, authority.identity("second"))
-    certificate.refresh()
+    assert certificate.file.look() is True
     assert certificate.context is before  # connections are made from one context, which takes the newest
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 

@@ -36,6 +36,16 @@ def test_no_span_of_time_has_more_than_rate_and_burst(gaps: list[float], per_s: 
             assert j - i + 1 <= burst + per_s * (passed[j] - first) + 1e-3
 
 
+def test_another_rate_counts_from_then_on_and_who_is_ahead_stays_ahead() -> None:
+    limit = RateLimit(10, 5)
+    assert [limit.wait_s("a", 0.0) for _ in range(5)] == [0.0] * 5
+    limit.resize(1, 1)
+    assert limit.wait_s("a", 0.0) == pytest.approx(0.5)
+    assert [limit.wait_s("b", 0.0), limit.wait_s("b", 0.0)] == [0.0, 1.0]
+    limit.resize(0, 1)
+    assert limit.wait_s("b", 0.0) == 0.0
+
+
 @given(st.integers(1, 100), st.integers(1, 10), st.integers(1, 200))
 def test_who_keeps_to_the_rate_never_waits(per_s: int, burst: int, count: int) -> None:
     limit = RateLimit(per_s, burst)
