@@ -8,6 +8,7 @@ from api.access.gate import Gate
 from api.lookup import LookUp
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.conditions.attribution import Recorded
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.model.stats import Left, Stats
@@ -57,6 +58,13 @@ class Sources(Protocol):
         """Under these policies: the topics that would be sources no more, and what is held of each. Blocks, and raises
         LookUpUnavailable.
         """
+
+
+class Conditions(Protocol):
+    """Conditions that kept records waiting, as recorded (`sidecar.conditions.recorder.ConditionRecorder`)."""
+
+    def recorded(self, since_ms: int) -> Recorded:
+        """Conditions that reach beyond `since_ms`, epoch ms. Blocks; raises nothing: `problem` says what may lack."""
 
 
 class Schedules(Protocol):
@@ -195,6 +203,7 @@ class Ports:
     idempotency: Idempotency
     receipts: Receipts
     lookup: LookUp
+    conditions: Conditions
     letters: Reading
     redrives: Redrives
     governor: Governor

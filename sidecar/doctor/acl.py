@@ -40,6 +40,7 @@ _HOLDING: Final = (
 )  # fmt: skip
 _IDEMPOTENCY: Final = ("expire", "hmget", "hsetnx", "time")
 _LOOKING_UP: Final = ("blpop", "publish", "rpush", "subscribe")
+_CONDITIONS: Final = ("expire", "hgetall", "zremrangebyrank")  # and what holding takes
 _ONE_SERVER: Final = ("script|load",)  # in a Cluster scripts are sent whole, where a node doesn't know them
 _OF_PRIMARY: Final = ("role",)
 _CLUSTER: Final = ("asking", "cluster|slots", "command")
@@ -295,12 +296,13 @@ def redis_rights(settings: Settings) -> RedisRights:
     group = settings.group
     there = None if settings.redis.embedded else read_redis_url(settings.redis.url)
     kind = "" if there is None else there.kind
-    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP, *(_CLUSTER if kind == CLUSTER else _ONE_SERVER)}
+    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP, *_CONDITIONS, *(_CLUSTER if kind == CLUSTER else _ONE_SERVER)}
     if kind == SENTINEL:
         commands |= set(_OF_PRIMARY)
     if there is not None and there.database:
         commands.add("select")
-    keys = (f"{{{group}:*", f"tickover:{group}:answer:*", f"tickover:{group}:idempotency:*")
+    own = tuple(f"tickover:{group}:{what}:*" for what in ("answer", "conditions", "idempotency"))
+    keys = (f"{{{group}:*", *own)
     return RedisRights(keys, (f"tickover:{group}:questions",), tuple(sorted(commands)))
 
 

@@ -59,6 +59,7 @@ class Assignment:
         self.paused = False
         self.rebalances = 0
         self.recovery_s = 0.0
+        self.since_ms: dict[TopicPartition, int] = {}  # of each that is here: when it was assigned, or began to run
         self._swept_ms = 0
         self._intake = intake
         self._emitter = emitter
@@ -81,14 +82,19 @@ class Assignment:
         self.rebalances += 1
         log.info("partitions assigned", extra={"partitions": [str(lane) for lane in lanes]})
         self._turned_away.update(lane for lane in lanes if lane.topic in self._refused)
-        self._waiting.update(lane for lane in lanes if lane.topic not in self._refused)
+        self._await_recovery(lane for lane in lanes if lane.topic not in self._refused)
 
     def refuse(self, topics: frozenset[str]) -> None:
         """Begin no partition of these sources from now on; what is here of them goes on. Those of others begin."""
         self._refused = topics
         welcome = {lane for lane in self._turned_away if lane.topic not in topics}
         self._turned_away -= welcome
-        self._waiting |= welcome
+        self._await_recovery(welcome)
+
+    def _await_recovery(self, lanes: Iterable[TopicPartition]) -> None:
+        waiting = dict.fromkeys(lanes, self._clock())
+        self.since_ms |= waiting
+        self._waiting |= waiting.keys()
 
     def revoked(self, lanes: Sequence[TopicPartition]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
@@ -177,6 +183,7 @@ class Assignment:
         if fresh:
             for lane in fresh:
                 self.lanes[lane.id] = lane
+                self.since_ms[lane.id] = now_ms
             self.recovery_s = (now_ms - job.started_ms) / 1_000
             self._intake.begin({lane.id: lane.cuts.log_offset(lane.offsets.next) for lane in fresh})
             self._resume(fresh)
@@ -212,6 +219,11 @@ class Assignment:
         return len(self._waiting) + sum(len(job.lanes) for job in self._jobs)
 
     @property
+    def recovering_lanes(self) -> list[TopicPartition]:
+        """Partitions whose recovery is under way."""
+        return [*self._waiting, *(lane for job in self._jobs for lane in job.lanes)]
+
+    @property
     def turned_away(self) -> int:
         """Number of partitions that don't begin since their source may not be consumed."""
         return len(self._turned_away)
@@ -226,7 +238,7 @@ class Assignment:
         again = [lane.id for lane in self.lanes.values()]
         self._let_go(self._take_out(again))
         self._intake.pause(again)
-        self._waiting.update(again)
+        self._await_recovery(again)
         self._settlement.prepare()
 
     # --- back-pressure --------------------------------------------------------------------------------------------
@@ -265,6 +277,8 @@ class Assignment:
         gone = set(lane_ids)
         self._waiting -= gone
         self._turned_away -= gone
+        for lane_id in gone:
+            self.since_ms.pop(lane_id, None)
         for job in self._jobs:
             job.lanes -= gone
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]

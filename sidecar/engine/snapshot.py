@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sidecar.engine.assignment import Assignment
+from sidecar.engine.conditions import conditions_of
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
 from sidecar.engine.partition.progress import NOWHERE
 from sidecar.engine.storage.overflow_worker import OverflowWorker
+from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.ports import Time
 from sidecar.model.record import Outcome
 from sidecar.model.stats import RebuildProgress, Stats
@@ -81,6 +83,7 @@ class Publisher:
         topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
         gate.pass_time(now_ms)
         oldest_ms = self._emitter.oldest_due_ms()
+        kafka_problem = self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem
         return Stats(
             replica=self._replica,
             turned_monotonic_s=self._time.monotonic_s(),
@@ -111,11 +114,17 @@ class Publisher:
             lost=MappingProxyType(dict(tally.lost)),
             ledger_imbalance=self._imbalance,
             clock_skew_ms=round(self._time.skew_ahead_ms),
-            kafka_problem=self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem,
+            kafka_problem=kafka_problem,
             overflow_problem=self._overflow.problem or self._assignment.problem or self._redis_problem,
             warnings=self._warnings(),
             joined=self._assignment.joined,
             not_taken_in=self._assignment.not_taken_in,
+            at_ms=now_ms,
+            conditions=(
+                *conditions_of(self._assignment, self._emitter, now_ms),
+                *((Condition(Subject(Kind.KAFKA)),) if kafka_problem else ()),
+                *((Condition(Subject(Kind.REDIS)),) if self._overflow.problem else ()),
+            ),
         )
 
     def _warnings(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.ledger.frame import LedgerFormatError, NewerLedgerFormatError
@@ -152,8 +152,10 @@ class LedgerReader:
         if error is None:
             self._down = ""
             self._reached(partition, offset + 1)
+            stamped_by, time_ms = message.timestamp()
+            appended_ms = time_ms if stamped_by == TIMESTAMP_LOG_APPEND_TIME else -1
             try:
-                self._receipts.add(LedgerPlace(partition, offset), message.value() or b"")
+                self._receipts.add(LedgerPlace(partition, offset, appended_ms), message.value() or b"")
             except NewerLedgerFormatError:
                 raise
             except LedgerFormatError as damaged:

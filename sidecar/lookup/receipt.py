@@ -11,10 +11,11 @@ _ACTIONS: Final = frozenset((Outcome.CANCELLED, Outcome.REPLACED, Outcome.APPLIE
 
 
 class LedgerPlace(NamedTuple):
-    """Where a block lies in the ledger."""
+    """Where a block lies in the ledger, and when the broker appended it (epoch ms; -1: not known)."""
 
     partition: int
     offset: int
+    appended_ms: int = -1
 
 
 class Settlement(NamedTuple):
@@ -36,6 +37,17 @@ class Settlement(NamedTuple):
     reason: str
     related: int
     ledger: LedgerPlace
+    in_overflow: bool = False  # the overflow had an entry for it
+
+    @property
+    def is_move(self) -> bool:
+        """The record goes on under another offset."""
+        return self.outcome is Outcome.MOVED and self.related >= 0
+
+    @property
+    def fact_ms(self) -> int:
+        """When it was a fact in the ledger: by the broker's clock where that is known."""
+        return max(self.settled_ms, self.ledger.appended_ms)
 
 
 class Entry(NamedTuple):
@@ -83,6 +95,7 @@ def settled_row(ledger: LedgerPlace, block: Block, row: int) -> Settlement:
         reason=settled.reasons.get(offset, ""),
         related=settled.related.get(offset, -1),
         ledger=ledger,
+        in_overflow=bool(settled.in_overflow[row]),
     )
 
 

@@ -24,6 +24,8 @@ from sidecar.lookup.receipt import (
     action_offsets,
     entry_rows,
     receipt_row,
+    row_of,
+    settled_row,
     settled_rows,
 )
 from sidecar.model.log_cuts import NO_CUTS, Cuts
@@ -129,6 +131,22 @@ class Receipts:
         """How the record at `place` was settled, as far as that is remembered."""
         with self._lock:
             return self._find(place)
+
+    def search(self, place: Place) -> Settlement | None:
+        """The last settlement of the record at `place` in all blocks that are remembered; where it was moved, of what
+        goes on for it. Decodes many blocks: for a thread that may take its time.
+        """
+        own = self.own(place)
+        with self._lock:
+            remembered = list(self._by_lane.get(TopicPartition(own.topic, own.partition), ()))
+        found: Settlement | None = None
+        offset = own.offset
+        for kept in remembered:  # oldest first: a move comes before what became of it
+            if kept.first <= offset <= kept.last and (row := row_of(block := decode(kept.data), offset)) >= 0:
+                found = settled_row(kept.ledger, block, row)
+                if found.is_move:
+                    offset = found.related
+        return found
 
     def settlements(self, id: str) -> list[Settlement]:
         """The remembered settlements of records with this id, oldest first."""

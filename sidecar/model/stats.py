@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from sidecar.model.condition import Condition
+
 LATENESS_BOUNDS_MS = (1, 2, 4, 8, 15, 25, 40, 60, 100, 250, 500, 1_000, 2_500, 5_000, 15_000, 60_000, 300_000)
 
 
@@ -126,6 +128,8 @@ class Stats:
     warnings: tuple[str, ...] = ()  # what is wrong though this process does its work, for /readyz
     joined: bool = False  # the group has given this process its share
     not_taken_in: str = ""  # why the group refuses this process, for /readyz
+    at_ms: int = 0  # when the snapshot was made, by the clock that says what is due
+    conditions: tuple[Condition, ...] = ()  # what keeps records waiting, and which partitions are here
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ FILE_BYTES_MAX: Final = 64 * 1024
 CHUNK: Final = b"chunk"
 QUESTION: Final = b"question"
 ANSWER: Final = b"answer"
+CONDITION: Final = b"condition"
 
 _LENGTH: Final = struct.Struct(">I")
 

@@ -34,6 +34,8 @@ from policies.errors import PolicyError, PolicyStoreUnavailable
 from policies.kafka_clients import AdminClient
 from policies.retention import policies_of
 from policies.topic.store import PolicyStore
+from sidecar.conditions.recorder import WRITE_S, ConditionRecorder
+from sidecar.conditions.store import RedisSpanLog
 from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
@@ -50,6 +52,7 @@ from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.receipts import Receipts
+from sidecar.model.condition import SAMPLE_MS
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
@@ -106,6 +109,7 @@ class Process:
         self.store: PolicyStore
         self.machinery: Machinery
         self._transactions: TransactionWatch
+        self._conditions: ConditionRecorder
         self._progress = progress or log.info
         self._signing = UNSIGNED
         self._front = Starting()
@@ -203,7 +207,15 @@ class Process:
         self.store.on_change(lambda table: setattr(engine, "table", table))
         engine.table = self.store.table
         self._transactions = TransactionWatch(partial(why_none, client, settings.group), settings.guarantee)
+        spans = RedisSpanLog(overflow.client, settings.group, self._signing)
+        self._conditions = ConditionRecorder(lambda: engine.stats, spans, time.monotonic)
+        self._stack.callback(self._conditions.stop)  # when the engine has ended: until then it has its partitions
         engine.start(timekeeper, time.sleep)
+        sampling, writing = self._conditions.sample, self._conditions.write  # at once: the first recovery is recorded
+        jobs = {"conditions": Interval(sampling, SAMPLE_MS / 1_000), "conditions-kept": Interval(writing, WRITE_S)}
+        recording = Housekeeping(jobs)
+        recording.start()
+        self._stack.callback(recording.stop)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         self._once_brokers_answer(sources.look)
@@ -300,6 +312,7 @@ class Process:
             idempotency=idempotency,
             receipts=receipts,
             lookup=lookup,
+            conditions=self._conditions,
             letters=letters,
             redrives=redrives,
             governor=governor_of(settings),

@@ -34,6 +34,7 @@ from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
 from policies.topic.log import Change, PolicyLog, encode_change
+from sidecar.conditions.attribution import Recorded, Span
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.record import TopicPartition
@@ -221,6 +222,18 @@ class MemoryHeld:
         self.asked.append(query)
 
 
+class MemoryConditions:
+    """Conditions that all replicas have recorded."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.now_ms = NOW_MS
+        self.problem = ""
+
+    def recorded(self, since_ms: int) -> Recorded:
+        return Recorded(self.spans, self.now_ms, self.problem)
+
+
 @dataclass
 class World:
     """One API and everything behind it."""
@@ -234,6 +247,7 @@ class World:
     stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
     receipts: Receipts = field(default_factory=lambda: Receipts(1 << 20))
     held: "MemoryHeld" = field(default_factory=MemoryHeld)
+    conditions: MemoryConditions = field(default_factory=MemoryConditions)
     monotonic_s: float = 100.0
     now_ms: int = NOW_MS
     tokens: Tokens | None = None
@@ -266,6 +280,7 @@ class World:
                 idempotency=self.idempotency,
                 receipts=self.receipts,
                 lookup=LookUp(self.held),
+                conditions=self.conditions,
                 metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),
                 gate=self.gate or Gate(self.tokens),
                 now_ms=lambda: self.now_ms,

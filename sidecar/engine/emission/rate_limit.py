@@ -12,7 +12,7 @@ through. Then they are emitted and settled as any other; one that comes back fro
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from policies.table import EMPTY_TABLE, PolicyTable, TargetLimits, is_limiting, limits_of
 from sidecar.engine.emission.circuit_breaker import CircuitBreaker, State
@@ -55,6 +55,14 @@ class TokenBucket:
     def take(self, count: int) -> None:
         """At most as many as were available."""
         self._tokens -= count
+
+
+class TargetWait(NamedTuple):
+    """A target for which something waits: the earliest due time, epoch ms, and whether the breaker holds it up."""
+
+    target: str
+    due_ms: int
+    for_breaker: bool
 
 
 class TargetQueue:
@@ -265,6 +273,17 @@ class RateLimiter:
     def oldest_due_ms(self) -> int:
         """Due time of what has waited longest, -1 when nothing waits."""
         return min((queue.oldest_due_ms() for queue in self._queues() if queue.count), default=-1)
+
+    def waits(self) -> Iterator[TargetWait]:
+        """Targets for which something waits. Queues are in order of due: whatever is due later waits as well."""
+        for target, line in self._limited.items():
+            is_closed = line.breaker is None or line.breaker.state is State.CLOSED
+            if line.retries.count and (line.bucket is None or not is_closed):
+                yield TargetWait(target, line.retries.oldest_due_ms(), for_breaker=True)
+            queues = (line.queue, line.retries) if is_closed else (line.queue,)
+            dues_ms = [queue.oldest_due_ms() for queue in queues if queue.count]
+            if line.bucket is not None and dues_ms:
+                yield TargetWait(target, min(dues_ms), for_breaker=False)
 
     def by_topic(self) -> Counter[str]:
         """How many records wait, by source."""

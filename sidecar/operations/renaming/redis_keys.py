@@ -71,7 +71,10 @@ class GroupKeys:
 
 
 def prefixes(group: str) -> tuple[bytes, bytes]:
-    """Prefixes of the group's keys: of what is held, and of answers by Idempotency-Key."""
+    """Prefixes of the group's keys: of what is held, and of answers by Idempotency-Key.
+
+    Recorded conditions stay, and expire: where they are signed, the signature is of the key's name.
+    """
     return f"{{{quoted(group)}:".encode(), f"tickover:{group}:idempotency:".encode()
 
 

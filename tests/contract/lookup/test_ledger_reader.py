@@ -66,7 +66,7 @@ def test_what_is_written_while_it_follows_answers_those_who_wait(kafka_place: tu
             return await waiting
 
         found = runner.run(ask())
-        assert (found.outcome, found.ledger) == (Outcome.CANCELLED, (2, 1))
+        assert (found.outcome, found.ledger[:2]) == (Outcome.CANCELLED, (2, 1))
     with pytest.raises(ReceiptsUnavailable):
         asyncio.run(receipts.outcome(place(99), ANSWER_S))
 

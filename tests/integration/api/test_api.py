@@ -33,7 +33,7 @@ from sidecar.service.schedules import limits_of, schedule_store_of
 from sidecar.settings.settings import Settings
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until
-from tests.unit.api_world import MemoryHeld, MemoryIdempotency, MemorySources
+from tests.unit.api_world import MemoryConditions, MemoryHeld, MemoryIdempotency, MemorySources
 from tests.unit.change_world import MemoryGroup
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("patient_api")]
@@ -137,6 +137,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         idempotency=idempotency,
         receipts=receipts,
         lookup=LookUp(MemoryHeld()),
+        conditions=MemoryConditions(),
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         gate=Gate(),
         sources=MemorySources(),

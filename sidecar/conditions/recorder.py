@@ -1,0 +1,122 @@
+"""Turns snapshots of the engine into spans of conditions, and writes them down.
+
+    engine's snapshot --sample, each second--> open conditions, spans that ended --write, every 2 s--> Redis
+
+Nothing here is on a record's way: it reads what the engine publishes anyway. While Redis is away, what ended waits in
+memory, `SPANS_WAITING_MAX` at most: of more the oldest are forgotten, and that time counts as not recorded.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, Protocol
+
+from sidecar.conditions.attribution import Recorded, Span
+from sidecar.model.condition import Kind, Subject
+from sidecar.model.stats import Stats
+from sidecar.overflow.interface import OverflowFailure
+
+WRITE_S: Final = 2
+STALL_S: Final = 3.0  # between two snapshots: they are made four times a second
+OPEN_MAX: Final = 5_000  # conditions at once of one process; of more some aren't recorded
+SPANS_WAITING_MAX: Final = 10_000
+
+log = logging.getLogger(__name__)
+
+
+class SpanLog(Protocol):
+    """Where spans of one run are kept (`sidecar.conditions.store.RedisSpanLog`). Both raise OverflowFailure."""
+
+    @property
+    def run(self) -> str:
+        """A name that no other start of a process has."""
+
+    def write(self, ended: list[Span], under_way: list[Span], at_ms: int) -> None:
+        """Keep spans that have ended, and those that were under way as of `at_ms`, all of one run."""
+
+    def read(self, since_ms: int, now_ms: int) -> list[Span]:
+        """Spans of all replicas that reach beyond `since_ms`; those of partitions from `OWNERS_BACK_MS` before."""
+
+
+class ConditionRecorder:
+    """Of one process. `sample`, `write` and `recorded` may be called from different threads."""
+
+    def __init__(self, stats: Callable[[], Stats], log: SpanLog, monotonic_s: Callable[[], float]) -> None:
+        self._stats = stats
+        self._log = log
+        self._run = log.run
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._seen = Stats()
+        self._open: dict[Subject, int] = {}  # since when, epoch ms
+        self._ended: deque[Span] = deque(maxlen=SPANS_WAITING_MAX)
+        self._is_away = False
+
+    def sample(self) -> None:
+        """Note what has begun and ended since the last sample."""
+        stats = self._stats()
+        with self._lock:
+            if stats.at_ms and stats.turned_monotonic_s > self._seen.turned_monotonic_s:
+                self._note(stats)
+
+    def write(self) -> None:
+        """Keep what has ended, and say what goes on. What can't be kept now is tried again the next time."""
+        with self._writing:
+            with self._lock:
+                ended, under_way, at_ms = list(self._ended), self._under_way(self._seen.at_ms), self._seen.at_ms
+            if not at_ms:
+                return
+            try:
+                self._log.write(ended, under_way, at_ms)
+            except OverflowFailure as error:
+                if not self._is_away:
+                    log.warning("conditions are kept in memory for now", extra={"problem": str(error)})
+                self._is_away = True
+                return
+            self._is_away = False
+            with self._lock:
+                kept = set(ended)
+                self._ended = deque((one for one in self._ended if one not in kept), SPANS_WAITING_MAX)
+
+    def stop(self) -> None:
+        """End all that is open, when the engine has ended, and keep it. Twice is harmless."""
+        self.sample()
+        with self._lock:
+            rest_ms = round((self._monotonic_s() - self._seen.turned_monotonic_s) * 1_000)
+            self._ended.extend(self._under_way(self._seen.at_ms + max(rest_ms, 0)))
+            self._open = {}
+        self.write()
+
+    def recorded(self, since_ms: int) -> Recorded:
+        """Spans as `SpanLog.read` gives them, and always those of this process that aren't kept yet."""
+        self.sample()
+        problem, others = "", list[Span]()
+        now_ms = self._stats().at_ms
+        try:
+            others = self._log.read(since_ms, now_ms)
+        except OverflowFailure as error:
+            problem = str(error)
+        with self._lock:
+            own = [*self._ended, *self._under_way(max(self._seen.at_ms, now_ms))]
+        return Recorded([*others, *own], now_ms, problem)
+
+    # --- under the lock -------------------------------------------------------------------------------------------
+
+    def _note(self, stats: Stats) -> None:
+        seen, self._seen = self._seen, stats
+        if seen.at_ms and stats.turned_monotonic_s - seen.turned_monotonic_s > STALL_S:
+            self._end(Subject(Kind.STALLED), seen.at_ms, stats.at_ms)
+        there = {one.subject: one.since_ms for one in islice(stats.conditions, OPEN_MAX)}
+        for subject in self._open.keys() - there.keys():
+            self._end(subject, self._open.pop(subject), stats.at_ms)
+        for subject, since_ms in there.items():
+            self._open.setdefault(subject, since_ms if since_ms >= 0 else stats.at_ms)
+
+    def _end(self, subject: Subject, from_ms: int, to_ms: int) -> None:
+        self._ended.append(Span(subject, from_ms, max(from_ms, to_ms), self._run, self._seen.replica))
+
+    def _under_way(self, at_ms: int) -> list[Span]:
+        return [Span(*one, max(one[1], at_ms), self._run, self._seen.replica) for one in self._open.items()]

@@ -1,0 +1,125 @@
+"""Laws of attribution: the parts are the lateness, whole and once, and nothing is claimed that wasn't recorded."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.conditions.attribution import Cause, Late, Part, Recorded, Span, attributed
+from sidecar.conditions.time_ranges import common, united, without
+from sidecar.model.condition import OF_PARTITIONS, OF_TARGETS, Kind, Subject
+from sidecar.model.record import TopicPartition
+
+LANE, OTHER = TopicPartition("reminders", 0), TopicPartition("reminders", 1)
+END = 60
+times = st.integers(0, END)
+ranges = st.lists(st.tuples(times, times), max_size=8)
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> Span:
+    kind = draw(st.sampled_from(Kind))
+    if kind in OF_PARTITIONS:
+        subject = Subject(kind, *draw(st.sampled_from((LANE, OTHER))))
+    else:
+        subject = Subject(kind, draw(st.sampled_from(("mail", "push"))) if kind in OF_TARGETS else "")
+    begin, end = sorted(draw(st.tuples(times, times)))
+    run = draw(st.sampled_from("ab"))
+    return Span(subject, begin, end, run, f"replica-{run}")
+
+
+@st.composite
+def lates(draw: st.DrawFn) -> Late:
+    due_ms, until_ms = draw(times), draw(times)
+    written_ms = draw(st.one_of(st.just(-1), st.integers(0, until_ms)))
+    return Late(LANE, "mail", due_ms, until_ms, written_ms, draw(st.booleans()), draw(st.booleans()))
+
+
+recordings = st.builds(
+    Recorded, st.lists(spans(), max_size=12), st.integers(END, END + 5), st.sampled_from(("", "Redis is away"))
+)
+
+
+def had(recorded: Recorded, instant: int, *kinds: Kind, run: str = "") -> bool:
+    """Whether some run had the partition in one of these ways during this millisecond."""
+    return any(
+        span.subject.kind in kinds and span.subject[1:] == LANE and span.from_ms <= instant < span.to_ms
+        for span in recorded.spans
+        if run in ("", span.run)
+    )
+
+
+def is_recorded(part: Part, instant: int, late: Late, recorded: Recorded) -> bool:
+    """Naively, and by the millisecond: whether what the part says is what was recorded."""
+    owned = had(recorded, instant, Kind.RUNNING, Kind.RECOVERING)
+    match part.cause:
+        case Cause.SETTLE if late.written_ms >= 0 and instant >= late.written_ms:
+            return True
+        case Cause.UNOWNED:
+            before = any(had(recorded, one, Kind.RUNNING, Kind.RECOVERING) for one in range(instant))
+            away = any(
+                span.subject.kind is Kind.REDIS and span.from_ms <= instant < span.to_ms for span in recorded.spans
+            )
+            return before and not owned and not away and not recorded.problem
+        case Cause.UNACCOUNTED:
+            return owned
+        case Cause.NOT_RECORDED:
+            return not owned
+    kind = Kind(part.cause)
+    for span in recorded.spans:
+        if span.subject.kind is not kind or span.replica != part.replica or not span.from_ms <= instant < span.to_ms:
+            continue
+        if kind in OF_PARTITIONS:
+            fits = span.subject[1:] == LANE
+        else:
+            fits = span.subject.topic in ("", late.target) and had(
+                recorded, instant, Kind.RUNNING, Kind.RECOVERING, run=span.run
+            )
+        if fits:
+            return True
+    return False
+
+
+@given(late=lates(), recorded=recordings)
+def test_the_parts_are_the_lateness_in_order_and_once(late: Late, recorded: Recorded) -> None:
+    parts = attributed(late, recorded)
+    assert sum(part.to_ms - part.from_ms for part in parts) == max(late.until_ms - late.due_ms, 0)
+    at_ms = late.due_ms
+    for part in parts:
+        assert part.from_ms == at_ms < part.to_ms
+        at_ms = part.to_ms
+
+
+@given(late=lates(), recorded=recordings)
+def test_nothing_is_claimed_that_was_not_recorded(late: Late, recorded: Recorded) -> None:
+    for part in attributed(late, recorded):
+        for instant in range(part.from_ms, part.to_ms):
+            assert is_recorded(part, instant, late, recorded), (part, instant)
+
+
+@given(late=lates(), recorded=recordings)
+def test_what_cannot_concern_the_record_is_no_cause(late: Late, recorded: Recorded) -> None:
+    causes = {part.cause for part in attributed(late, recorded)}
+    if not late.was_far:
+        assert causes.isdisjoint((Cause.REDIS, Cause.REBUILD))
+    if not late.is_retry:
+        assert Cause.BREAKER not in causes
+    if recorded.problem:
+        assert Cause.UNOWNED not in causes
+
+
+@given(one=ranges, other=ranges)
+def test_sets_of_ranges_agree_with_sets_of_milliseconds(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    def instants(some: list[tuple[int, int]]) -> set[int]:
+        return {instant for begin, end in some for instant in range(begin, end)}
+
+    here, there = united(one), united(other)
+    for some, meant in (
+        (here, instants(one)),
+        (common(here, there), instants(one) & instants(other)),
+        (without(here, there), instants(one) - instants(other)),
+    ):
+        assert instants(some) == meant
+        assert all(begin < end for begin, end in some)
+        assert all(some[place][1] < some[place + 1][0] for place in range(len(some) - 1)) or some != here
+        assert some == sorted(some)

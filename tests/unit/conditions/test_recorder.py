@@ -1,0 +1,133 @@
+"""Snapshots become spans: what began and ended, what a frozen process shows, and what waits while Redis is away."""
+
+from dataclasses import replace
+
+import pytest
+
+from sidecar.conditions import recorder as recorder_module
+from sidecar.conditions.attribution import Span
+from sidecar.conditions.recorder import ConditionRecorder
+from sidecar.model.condition import Condition, Kind, Subject
+from sidecar.model.stats import Stats
+from sidecar.overflow.interface import OverflowUnavailable
+
+MAIL = Subject(Kind.SUSPENDED, "mail")
+HERE = Subject(Kind.RUNNING, "reminders", 3)
+
+
+class MemorySpanLog:
+    """Keeps what it is given, unless Redis is away."""
+
+    run = "run-1"
+
+    def __init__(self) -> None:
+        self.ended: list[Span] = []
+        self.under_way: list[Span] = []
+        self.is_away = False
+
+    def write(self, ended: list[Span], under_way: list[Span], at_ms: int) -> None:
+        if self.is_away:
+            raise OverflowUnavailable("Redis does not answer")
+        self.ended += ended
+        self.under_way = under_way
+
+    def read(self, since_ms: int, now_ms: int) -> list[Span]:
+        if self.is_away:
+            raise OverflowUnavailable("Redis does not answer")
+        return [span for span in (*self.ended, *self.under_way) if span.to_ms > since_ms]
+
+
+class Bench:
+    """A recorder of an engine whose snapshots the test makes."""
+
+    def __init__(self) -> None:
+        self.log = MemorySpanLog()
+        self.stats = Stats(replica="here")
+        self.recorder = ConditionRecorder(lambda: self.stats, self.log, lambda: self.stats.turned_monotonic_s + 0.5)
+
+    def at(self, second: float, *there: Subject | Condition) -> None:
+        """A snapshot of a process that runs, and a sample of it."""
+        conditions = tuple(one if isinstance(one, Condition) else Condition(one) for one in there)
+        self.stats = replace(
+            self.stats, at_ms=100_000 + int(second * 1_000), turned_monotonic_s=second + 1.0, conditions=conditions
+        )
+        self.recorder.sample()
+
+    def told(self) -> list[tuple[str, int, int]]:
+        """Spans that were kept, in seconds."""
+        return [(one.subject.kind, one.from_ms // 1_000 - 100, one.to_ms // 1_000 - 100) for one in self.log.ended]
+
+
+def test_what_begins_and_ends_is_a_span() -> None:
+    bench = Bench()
+    for second in range(10):
+        bench.at(second, HERE, *((MAIL,) if 2 <= second < 5 else ()))
+    bench.recorder.write()
+    assert bench.told() == [("suspended", 2, 5)]
+    [under_way] = bench.log.under_way
+    assert under_way == Span(HERE, 100_000, 109_000, "run-1", "here")
+    bench.recorder.stop()
+    assert bench.told() == [("suspended", 2, 5), ("running", 0, 9)]
+    assert bench.log.ended[-1].to_ms == 109_500, "it had the partition until it stopped"
+    assert bench.log.under_way == []
+    bench.recorder.stop()
+    assert len(bench.log.ended) == 2
+
+
+def test_a_condition_begins_when_the_engine_says() -> None:
+    bench = Bench()
+    bench.at(5, HERE)
+    bench.at(6, HERE, Condition(Subject(Kind.RATE, "mail"), 103_000))
+    bench.at(7, HERE, Condition(Subject(Kind.RATE, "mail"), 104_500))  # another record is the first by now
+    bench.at(8, HERE)
+    bench.recorder.write()
+    assert bench.told() == [("rate", 3, 8)]
+
+
+def test_a_snapshot_that_nobody_renewed_is_no_sign_of_life() -> None:
+    bench = Bench()
+    bench.at(1, HERE)
+    for _ in range(3):
+        bench.recorder.sample()
+    bench.recorder.write()
+    assert [span.to_ms for span in bench.log.under_way] == [101_000]
+    bench.at(9, HERE)
+    bench.recorder.write()
+    assert bench.told() == [("stalled", 1, 9)]
+
+
+def test_what_ends_while_redis_is_away_is_kept_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.log.is_away = True
+    for second in range(6):
+        bench.at(second, HERE, *((MAIL,) if second in (1, 3) else ()))
+        bench.recorder.write()
+    recorded = bench.recorder.recorded(0)
+    assert recorded.problem == "Redis does not answer"
+    assert sorted({span.subject.kind for span in recorded.spans}) == ["running", "suspended"], "its own it knows"
+    bench.log.is_away = False
+    bench.recorder.write()
+    bench.recorder.write()
+    assert bench.told() == [("suspended", 1, 2), ("suspended", 3, 4)]
+
+
+def test_memory_is_bounded_while_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "SPANS_WAITING_MAX", 3)
+    monkeypatch.setattr(recorder_module, "OPEN_MAX", 2)
+    bench = Bench()
+    bench.log.is_away = True
+    for second in range(0, 20, 2):
+        bench.at(second, HERE, MAIL, Subject(Kind.REDIS))
+        bench.at(second + 1, HERE)
+        bench.recorder.write()
+    bench.log.is_away = False
+    bench.recorder.write()
+    assert bench.told() == [("suspended", 14, 15), ("suspended", 16, 17), ("suspended", 18, 19)]
+
+
+def test_nothing_is_kept_before_the_engine_has_published() -> None:
+    bench = Bench()
+    bench.recorder.sample()
+    bench.recorder.write()
+    bench.recorder.stop()
+    assert (bench.log.ended, bench.log.under_way) == ([], [])

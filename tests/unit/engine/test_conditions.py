@@ -1,0 +1,113 @@
+"""Conditions that the engine publishes: which partitions it has, and what keeps records waiting, once it does."""
+
+from typing import NoReturn
+
+import pytest
+
+from sidecar.model.condition import WAIT_MIN_MS, Kind, Subject
+from sidecar.overflow.interface import OverflowUnavailable
+from tests.simulation.replica import LEDGER
+from tests.unit.engine.emission.test_rate_limit import limited
+from tests.unit.engine_bench import LANE, SOURCE, Bench
+
+HERE = Subject(Kind.RUNNING, *LANE)
+
+
+def there(bench: Bench) -> dict[Subject, int]:
+    """Subjects of the conditions now, and since when."""
+    stats = bench.replica.publisher.publish(bench.clock.now_ms)
+    assert stats.at_ms == bench.clock.now_ms
+    found = {one.subject: one.since_ms for one in stats.conditions}
+    assert len(found) == len(stats.conditions)
+    return found
+
+
+@pytest.mark.parametrize("trouble", [str, None], ids=["exactly once", "at least once"])
+def test_an_engine_at_work_has_its_partitions_and_nothing_waits(trouble: object) -> None:
+    bench = Bench(trouble=str if trouble else None)
+    for _ in range(20):
+        bench.send(b"value", 100)
+        bench.run(200)
+        assert there(bench).keys() == {HERE}
+
+
+def test_a_partition_that_is_taken_over_is_recovering_until_it_runs() -> None:
+    bench = Bench()
+    bench.restart()
+    seen: list[tuple[Subject, int]] = []
+    for _ in range(100):
+        now = {one: since_ms for one, since_ms in there(bench).items() if one.kind is not Kind.PAUSED}
+        assert len(now) <= 1
+        seen += now.items()
+        bench.step(5)
+    [recovering, running] = dict.fromkeys(seen)
+    assert (recovering[0], running[0]) == (Subject(Kind.RECOVERING, *LANE), HERE)
+    assert 0 < recovering[1] < running[1] < bench.clock.now_ms, "when each began"
+
+
+def test_a_partition_that_was_let_go_is_forgotten() -> None:
+    bench = Bench()
+    bench.replica.assignment.revoked([LANE])
+    assert (there(bench), bench.replica.assignment.since_ms) == ({}, {})
+
+
+def test_a_rate_is_a_condition_once_its_first_record_has_waited() -> None:
+    bench = limited()
+    for _ in range(40):
+        bench.send(b"v", 200)
+    due_ms = bench.clock.now_ms + 200
+    bench.run(700)
+    assert Subject(Kind.RATE, "mail") not in there(bench)
+    bench.run(WAIT_MIN_MS)
+    since_ms = there(bench)[Subject(Kind.RATE, "mail")]
+    assert due_ms - 50 <= since_ms <= due_ms + 50
+    bench.wait_until(lambda: len(bench.values("mail")) == 40)
+    bench.run(300)
+    assert there(bench).keys() == {HERE}
+
+
+def test_a_target_that_does_not_acknowledge_and_the_settlement_behind_it() -> None:
+    bench = Bench(trouble=str)
+    bench.broker.short.add("mail")
+    bench.send(b"due", 0)
+    handed_over_ms = bench.clock.now_ms
+    bench.wait_until(lambda: Subject(Kind.SETTLE) in there(bench), 5_000)
+    assert there(bench)[Subject(Kind.SETTLE)] - handed_over_ms < 100
+    bench.wait_until(lambda: Subject(Kind.SUSPENDED, "mail") in there(bench), 120_000)
+    bench.broker.short.clear()
+    bench.wait_until(lambda: there(bench).keys() == {HERE}, 120_000)
+
+
+def test_a_ledger_that_does_not_acknowledge_is_a_problem_with_kafka() -> None:
+    bench = Bench()
+    bench.broker.short.add(LEDGER.name)
+    bench.send(b"value", 0)
+    bench.wait_until(lambda: Subject(Kind.KAFKA) in there(bench), 120_000)
+    bench.broker.short.clear()
+    bench.wait_until(lambda: there(bench).keys() == {HERE}, 120_000)
+
+
+def test_redis_that_does_not_answer() -> None:
+    def away(_call: str, _done: bool) -> NoReturn:
+        raise OverflowUnavailable("Redis does not answer")
+
+    bench = Bench()
+    well, bench.overflow.failing = bench.overflow.failing, away
+    bench.send(b"far", 600_000)
+    bench.wait_until(lambda: Subject(Kind.REDIS) in there(bench), 5_000)
+    bench.overflow.failing = well
+    bench.wait_until(lambda: there(bench).keys() == {HERE}, 5_000)
+
+
+def test_a_full_wheel_pauses_the_intake() -> None:
+    bench = Bench(wheel_records_max=20)
+    for _ in range(60):
+        bench.send(b"near", 1_000)
+    bench.wait_until(lambda: Subject(Kind.PAUSED) in there(bench), 5_000)
+    bench.wait_until(lambda: len(bench.values("mail")) == 60, 20_000)
+    bench.run(300)
+    assert there(bench).keys() == {HERE}
+
+
+def test_there_is_no_condition_of_another_source() -> None:
+    assert all(subject.topic in ("", SOURCE) for subject in there(Bench()))
