@@ -23,6 +23,7 @@ from api.routes import (
     explain,
     health,
     held,
+    lateness,
     messages,
     openapi,
     policies,
@@ -49,7 +50,20 @@ _BODIES = (
 )
 
 
-PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, changes, schedules, health, openapi)
+PARTS: Final = (
+    explain,
+    policies,
+    messages,
+    actions,
+    held,
+    lateness,
+    dead_letters,
+    redrives,
+    changes,
+    schedules,
+    health,
+    openapi,
+)
 
 
 def create_app(ports: Ports) -> FastAPI:

@@ -41,21 +41,22 @@ class LookUp:
 
     async def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, list[TopicPartition]]:
         """The next rows in order, and where to go on (None: nowhere)."""
-        return await self._run(lambda: self._blocking.page(query, after, limit))
+        return await self.run(lambda: self._blocking.page(query, after, limit))
 
     async def find(self, id: str, query: Query) -> tuple[Rows, list[TopicPartition]]:
         """Every held record with this id."""
-        return await self._run(lambda: self._blocking.find(id, query))
+        return await self.run(lambda: self._blocking.find(id, query))
 
     async def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[TopicPartition]]:
         """As `find`, but partitions with records that nobody has read yet are missing, too. They are waited for."""
-        return await self._run(lambda: self._blocking.find_to_end(id, query))
+        return await self.run(lambda: self._blocking.find_to_end(id, query))
 
     async def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[TopicPartition]]:
         """Held records by minute of the epoch; those due at `until_ms` and later by -1."""
-        return await self._run(lambda: self._blocking.forecast(query, until_ms))
+        return await self.run(lambda: self._blocking.forecast(query, until_ms))
 
-    async def _run(self, work: Callable[[], Result]) -> Result:
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Result of a call that reads Redis or takes its time. Raises LookUpUnavailable when too many are under way."""
         if self._under_way >= WAITING_MAX:
             raise LookUpUnavailable(f"{WAITING_MAX} look-ups are under way already")
         self._under_way += 1

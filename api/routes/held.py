@@ -7,7 +7,7 @@ Nothing here shows a payload or a key.
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
@@ -172,15 +172,28 @@ async def get_message(
     A held one has an `ETag`: another message with this id has another one, as has this one when it was moved.
     """
     refuse_unknown(request, {"source", "partition"})
+    told, missing = await find_message(ports, id, HeldQuery(topic=source, partition=partition))
+    document = told.document
+    etag = {"ETag": message_etag(place_of_row(document))} if document["state"] == "held" else {}
+    return json_response({**document, **missing_document(missing)}, headers=etag)
+
+
+class Told(NamedTuple):
+    """A message as it is told of, and the settlement that ended it; None: it is held."""
+
+    document: Row
+    last: Settlement | None
+
+
+async def find_message(ports: Ports, id: str, query: HeldQuery) -> tuple[Told, Sequence[TopicPartition]]:
+    """The message with this id, and the partitions that could not be asked. Raises `Problem`: 404, 409, 422, 503."""
     if not id or len(id.encode(errors="surrogatepass")) > ID_BYTES_MAX:
         raise unprocessable("invalid-id", f"An id has 1 to {ID_BYTES_MAX} bytes.")
-    query = HeldQuery(topic=source, partition=partition)
     missing: Sequence[TopicPartition] = ()
     for pause_s in (*AGAIN_S, None):
-        document, missing = await _look_up(ports, id, query, to_end=pause_s is None)
-        if document is not None:
-            etag = {"ETag": message_etag(place_of_row(document))} if document["state"] == "held" else {}
-            return json_response({**document, **missing_document(missing)}, headers=etag)
+        told, missing = await _look_up(ports, id, query, to_end=pause_s is None)
+        if told is not None:
+            return told, missing
         if pause_s is not None:
             await asyncio.sleep(pause_s)
     if missing:
@@ -195,7 +208,7 @@ async def get_message(
 
 async def _look_up(
     ports: Ports, id: str, query: HeldQuery, *, to_end: bool = False
-) -> tuple[Row | None, Sequence[TopicPartition]]:
+) -> tuple[Told | None, Sequence[TopicPartition]]:
     try:
         rows, missing = await (ports.lookup.find_to_end if to_end else ports.lookup.find)(id, query)
     except LookUpUnavailable as error:
@@ -205,8 +218,8 @@ async def _look_up(
     return _told(id, rows, settlements, entries), missing
 
 
-def _told(id: str, rows: list[Row], settlements: list[Settlement], entries: list[Entry]) -> Row | None:
-    """The document of one message; a 409 with the positions when several are held under this id."""
+def _told(id: str, rows: list[Row], settlements: list[Settlement], entries: list[Entry]) -> Told | None:
+    """One message; a 409 with the positions when several are held under this id."""
     left = {one.place for one in settlements}
     held = [row for row in rows if place_of_row(row) not in left]  # settled since it was looked at
     if len(held) > 1:
@@ -214,9 +227,9 @@ def _told(id: str, rows: list[Row], settlements: list[Settlement], entries: list
         detail = "Several messages with this id are held: narrow by source or partition."
         raise Problem(409, "held-in-several-places", detail, positions=positions)
     if held:
-        return held_document(held[0], settlements, entries)
+        return Told(held_document(held[0], settlements, entries), None)
     last = final(settlements)
-    return None if last is None else settled_document(id, last, settlements, entries)
+    return None if last is None else Told(settled_document(id, last, settlements, entries), last)
 
 
 # --- parameters and answers ---------------------------------------------------------------------------------------

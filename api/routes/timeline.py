@@ -32,7 +32,9 @@ def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence
     return {**row_document(row), "timeline": in_time(events)}
 
 
-def settled_document(id: str, last: Settlement, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
+def settled_document(
+    id: str | None, last: Settlement, settlements: Sequence[Settlement], entries: Sequence[Entry]
+) -> Row:
     """A message that is settled, as the ledger has it. `settlements` and `entries` are all that have its id."""
     lane = [one for one in settlements if _same_lane(one.place, last.place)]
     position = last.place._asdict()

@@ -1,6 +1,7 @@
 """`tickover messages` and `tickover forecast`: sending delayed messages, looking up what is held, changing it."""
 
 import base64
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -131,6 +132,77 @@ def get(
     _say_missing(document.pop("missing", []))
     document.pop("partial", None)
     show(document, form)
+
+
+# What a cause of lateness means; `tickover messages why` prints it.
+CAUSES: Final = {
+    "settle": "handed over, until it was a fact in the ledger",
+    "unowned": "no replica had its partition",
+    "recovering": "a replica was taking its partition over",
+    "stalled": "the process did not run",
+    "kafka": "Kafka did not answer as it should",
+    "rebuild": "what Redis lost of its partition was being written again",
+    "redis": "Redis did not answer",
+    "breaker": "its target's circuit breaker held retries up",
+    "rate": "waited for its target's rate",
+    "suspended": "its target did not acknowledge",
+    "order": "records of its partition waited behind others of their key",
+    "paused": "the process read nothing more: its limits were reached",
+    "unaccounted": "nothing that is recorded",
+    "not_recorded": "not recorded",
+}
+LOOKS_LIKE_A_PLACE: Final = re.compile(r"[A-Za-z0-9._-]+/[0-9]+/[0-9]+")
+
+
+@app.command()
+@taking("which", ONE_MESSAGE)
+def why(
+    context: typer.Context,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="Id of the message, or topic/partition/offset.")],
+    which: dict[str, Any],
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Say why a message was late, or is: what lay between its due time and its settlement, as it was recorded."""
+    with connect(context, url, token) as sidecar:
+        document = _why(sidecar, message, which)
+    _say_missing(document.pop("missing", []))
+    document.pop("partial", None)
+    if form is not Form.TABLE:
+        show(document, form)
+        return
+    late = f"{int(document.get('lateness_ms', 0)) / 1_000:.3f} s"
+    end = "held, until now" if document.get("state") == "held" else document.get("state")
+    say(f"due {utc_text(document.get('due'))}, {end} {utc_text(document.get('until'))}: {late} late")
+    if problem := document.get("problem"):
+        say(str(problem))
+    show(
+        [_part(part) for part in document.get("parts", ())], form, ("from", "to", "seconds", "cause", "why", "replica")
+    )
+
+
+def _why(sidecar: Sidecar, message: str, which: Mapping[str, Any]) -> dict[str, Any]:
+    """By the place that the text is, else by the id: an id may look like a place."""
+    if LOOKS_LIKE_A_PLACE.fullmatch(message) and not which:
+        try:
+            return sidecar.document("GET", f"/v1/lateness?{httpx.QueryParams({'position': message})}")
+        except Failure as failure:
+            if failure.status is not Status.NOT_FOUND:
+                raise
+    return sidecar.document("GET", f"/v1/lateness?{httpx.QueryParams({'id': message, **which})}")
+
+
+def _part(part: Mapping[str, Any]) -> dict[str, Any]:
+    cause = part.get("cause")
+    return {
+        "from": utc_text(part.get("from")),
+        "to": utc_text(part.get("to")),
+        "seconds": f"{int(part.get('ms', 0)) / 1_000:.3f}",
+        "cause": cause,
+        "why": CAUSES.get(str(cause), "-"),
+        "replica": part.get("replica"),
+    }
 
 
 def _add_change(name: str, method: str, step: str, words: str) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from sidecar.cli.messages import CAUSES
+from sidecar.conditions.attribution import Cause, Span
 from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.condition import Kind, Subject
 from sidecar.model.record import Outcome, TopicPartition
 from tests.unit.api.routes.test_api_held import row
 from tests.unit.api_world import NOW_MS, world
@@ -81,6 +84,28 @@ def test_one_message_with_its_way(tickover: Terminal) -> None:
     told = tickover("messages", "get", "order/1").stdout
     assert told.startswith("id: order/1\n")
     assert yaml.safe_load(told)["due"] == document["due_utc"]
+
+
+def test_why_a_message_was_late(tickover: Terminal) -> None:
+    tickover.there.receipts.add(LedgerPlace(1, 8, 5_030), block({8: Outcome.EMITTED}, {8: "reminders/3/9"}))
+    here, mail = Subject(Kind.RUNNING, "reminders", 3), Subject(Kind.SUSPENDED, "mail")
+    tickover.there.conditions.spans = [Span(here, 0, 9_000, "r", "one"), Span(mail, 4_000, 5_000, "r", "one")]
+    for message in ("reminders/3/8", "reminders/3/9"):  # a place, and an id that looks like one
+        result = tickover("messages", "why", message)
+        assert result.exit_code == OK
+        assert "emitted 1970-01-01T00:00:05.030Z: 1.022 s late" in result.stderr
+        [_, suspended, settle] = result.stdout.splitlines()
+        assert suspended.split()[2:4] + suspended.split()[-1:] == ["0.992", "suspended", "one"]
+        assert "its target did not acknowledge" in suspended
+        assert settle.split()[2:4] == ["0.030", "settle"]
+        document = tickover.data("messages", "why", message)
+        assert document["by_cause"] == {"suspended": 992, "settle": 30}
+    assert tickover("messages", "why", "nobody").exit_code == NOT_FOUND
+    assert tickover("messages", "why", "reminders/3/7").exit_code == NOT_FOUND
+
+
+def test_every_cause_has_its_words() -> None:
+    assert list(CAUSES) == list(Cause)
 
 
 def test_exit_statuses(tickover: Terminal) -> None:

@@ -203,6 +203,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/dead-letters/groups": (Call(), Call(query=PAYLOAD)),
     "GET /v1/dead-letters/{topic}/{partition}/{offset}": (Call(LETTER), Call(LETTER, query=PAYLOAD)),
     "GET /v1/forecast": (Call(),),
+    "GET /v1/lateness": (Call(query={"id": "a"}),),
     "GET /v1/messages": (Call(), Call(query={"key_prefix": MARKS["key prefix"]})),
     "POST /v1/messages": (
         Call(body={"target": "push", **CONTENT}, headers={"idempotency-key": MARKS["idempotency key"]}),

@@ -20,6 +20,7 @@ ROUTES = [
     ("GET", "/v1/schemas/policy", Role.READ),
     ("POST", "/v1/policies/explain", Role.READ),
     ("GET", "/v1/stats", Role.READ),
+    ("GET", "/v1/lateness", Role.READ),
     ("GET", "/v1/dead-letters", Role.READ),
     ("GET", "/v1/dead-letters/groups", Role.READ),
     ("GET", "/v1/dead-letters/x/x/x", Role.READ),

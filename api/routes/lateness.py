@@ -1,0 +1,163 @@
+"""`GET /v1/lateness`: why one message was late, or is: what lay between its due time and its settlement.
+
+A message is named by `id` or by `position`, as parameters: an id may have any characters, also those of a path.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from api.dependencies import GivenPorts, Reader, json_response
+from api.ports import Ports
+from api.problems import Problem, unprocessable
+from api.routes.held import Partition, Text, Told, find_message, missing_document, refuse_unknown, unavailable
+from api.routes.timeline import Row, settled_document
+from policies.fields import is_topic
+from policies.headers import OFFSET_MAX
+from sidecar.conditions.attribution import Late, Part, attributed
+from sidecar.lookup.query import OVERFLOW, START, LookUpUnavailable
+from sidecar.lookup.query import Query as HeldQuery
+from sidecar.model.condition import SAMPLE_MS
+from sidecar.model.record import Place, TopicPartition
+
+PAGE: Final = 500
+PAGES_MAX: Final = 20  # of overdue messages that are looked through for a position
+PARTITION_MAX: Final = (1 << 31) - 1
+_POSITION: Final = re.compile(r"([^/]+)/(\d{1,10})/(\d{1,19})", re.ASCII)
+
+router = APIRouter(tags=["messages"])
+
+Position = Annotated[str, Query(max_length=1_024, description="topic/partition/offset, as in tickover-origin")]
+
+
+class LatenessOut(BaseModel):
+    """Why a message was late. Times are epoch milliseconds; the parts touch, and their sum is `lateness_ms`.
+
+    `problem`: why recorded conditions may be missing. `resolution_ms`: how exact they are.
+    """
+
+    id: str | None
+    source: str
+    position: dict[str, Any]
+    state: str
+    target: str
+    due: int
+    until: int
+    lateness_ms: int
+    parts: list[dict[str, Any]]
+    by_cause: dict[str, int]
+    resolution_ms: int
+    problem: str | None
+    partial: bool
+    missing: list[dict[str, Any]]
+
+
+@router.get("/v1/lateness", responses={200: {"model": LatenessOut}})
+async def lateness(
+    request: Request,
+    caller: Reader,
+    ports: GivenPorts,
+    id: Text = "",
+    position: Position = "",
+    source: Text = "",
+    partition: Partition = -1,
+) -> Response:
+    """Why a message was late, or is: the time from due to settled, or to now, in parts with a recorded cause each.
+
+    It is named by `id`, perhaps with `source` and `partition`, or by `position`. Of settled ones, those that the ledger
+    said last.
+    """
+    refuse_unknown(request, {"id", "position", "source", "partition"})
+    if bool(id) == bool(position) or (position and (source or partition >= 0)):
+        raise unprocessable("invalid-parameter", "Give an id, perhaps with source and partition, or a position.")
+    missing: Sequence[TopicPartition]
+    try:
+        if id:
+            told, missing = await find_message(ports, id, HeldQuery(topic=source, partition=partition))
+        else:
+            told, missing = await _find_at(ports, _place_of(position))
+        late = _late_of(told)
+        recorded = await ports.lookup.run(lambda: ports.conditions.recorded(late.due_ms))
+    except LookUpUnavailable as error:
+        raise unavailable(error) from None
+    if told.last is None:
+        late = late._replace(until_ms=recorded.now_ms)
+    parts = attributed(late, recorded)
+    answer = {
+        **{name: told.document[name] for name in ("id", "source", "position", "state", "target", "due")},
+        "until": late.until_ms,
+        "lateness_ms": max(late.until_ms - late.due_ms, 0),
+        "parts": [_part(part) for part in parts],
+        "by_cause": _by_cause(parts),
+        "resolution_ms": SAMPLE_MS,
+        "problem": "what all replicas have recorded can't be read now" if recorded.problem else None,
+    }
+    return json_response({**answer, **missing_document(missing)})
+
+
+def _late_of(told: Told) -> Late:
+    """Facts of the message. `until_ms` of a held one is not known here."""
+    document, last = told
+    lane = TopicPartition(document["source"], document["position"]["partition"])
+    is_retry = bool(document["attempt"])
+    if last is None:
+        was_far = document["tier"] == OVERFLOW or any(one["event"] == OVERFLOW for one in document.get("timeline", ()))
+        return Late(lane, document["target"], document["due"], document["due"], is_retry=is_retry, was_far=was_far)
+    return Late(lane, last.target, last.due_ms, last.fact_ms, last.settled_ms, is_retry, last.in_overflow)
+
+
+async def _find_at(ports: Ports, place: Place) -> tuple[Told, Sequence[TopicPartition]]:
+    """The message that came at a place: settled, as the ledger has it, or held and overdue."""
+    last = await ports.lookup.run(lambda: ports.receipts.search(place))
+    if last is not None and not last.is_move:
+        return Told(settled_document(last.id, last, [last], ()), last), ()
+    offsets = {place.offset, ports.receipts.own(place).offset}
+    query = HeldQuery(topic=place.topic, partition=place.partition, due_to_ms=ports.now_ms() + 1)
+    after, missing = START, list[TopicPartition]()
+    for _ in range(PAGES_MAX):
+        rows, following, missing = await ports.lookup.page(query, after, PAGE)
+        for row in rows:
+            if not offsets.isdisjoint((row["position"]["offset"], row["accepted"]["offset"])):
+                return Told(row, None), missing
+        if following is None:
+            break
+        after = following
+    if missing:
+        detail = "It was not found, but its partition could not be asked. Ask again."
+        raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
+    detail = "No overdue message is held there, and none is among those that were settled last."
+    raise Problem(404, "unknown-message", detail)
+
+
+def _place_of(position: str) -> Place:
+    """Raises `Problem` (422)."""
+    found = _POSITION.fullmatch(position)
+    if found is not None and is_topic(found[1]):
+        place = Place(found[1], int(found[2]), int(found[3]))
+        if place.partition <= PARTITION_MAX and place.offset <= OFFSET_MAX:
+            return place
+    raise unprocessable("invalid-parameter", "A position is topic/partition/offset.")
+
+
+def _part(part: Part) -> Row:
+    return {
+        "cause": part.cause,
+        "from": part.from_ms,
+        "to": part.to_ms,
+        "ms": part.to_ms - part.from_ms,
+        "known_of": part.known,
+        "replica": part.replica or None,
+    }
+
+
+def _by_cause(parts: Sequence[Part]) -> dict[str, int]:
+    """Milliseconds of each cause, the largest first."""
+    total = Counter[str]()
+    for part in parts:
+        total[part.cause] += part.to_ms - part.from_ms
+    return dict(total.most_common())
