@@ -14,12 +14,15 @@ import pytest
 from api.idempotency import RedisIdempotency
 from api.ports import Fresh
 from policies.headers import ID
+from sidecar.conditions.attribution import Span
+from sidecar.conditions.store import RedisSpanLog
 from sidecar.doctor.redis import inspect, inspect_redis
 from sidecar.doctor.redis import state as state_of
 from sidecar.lookup import group as held_group
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import ALL, START, Query
+from sidecar.model.condition import Kind, Subject
 from sidecar.model.record import Tombstone, TopicPartition
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, LaneKeys
@@ -63,6 +66,7 @@ def test_every_command_that_is_allowed_is_called(
     rebuild(overflow)
     look_up(redis_server, overflow)
     asyncio.run(answer_once(overflow.client))
+    record_conditions(overflow)
     examine(redis_server, overflow)
     called = commands_called(redis_server) - LOOKING_ON
     assert redis_server.commands - called <= WHILE_A_SLOT_MOVES, "allowed, and nobody calls it"
@@ -99,6 +103,14 @@ def meet_a_loss(redis_server: RedisServer, overflow: RedisOverflow) -> None:
     redis_server.on_each_node(lose)
     with pytest.raises(OverflowLoss):
         overflow.promote(lane, FIRST, at(10 * HOUR_MS), 10, 1)
+
+
+def record_conditions(overflow: RedisOverflow) -> None:
+    """One that has ended and one under way, kept and read."""
+    log = RedisSpanLog(overflow.client, GROUP)
+    span = Span(Subject(Kind.RUNNING, *LANE), NOW_MS, NOW_MS + 1, log.run, "one")
+    log.write([span], [span._replace(from_ms=NOW_MS + 1)], NOW_MS + 1)
+    assert len(log.read(NOW_MS, NOW_MS + 1)) == 2
 
 
 def rebuild(overflow: RedisOverflow) -> None:
