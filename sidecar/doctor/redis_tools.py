@@ -13,7 +13,7 @@ _LOGIN: Final = 'REDISCLI_AUTH="${REDISCLI_AUTH:?the password of somebody who ma
 
 
 class RedisTools(NamedTuple):
-    """What stands before and after the words of a command, and before one that reads its standard input."""
+    """Parts of a line: before and after the words of a command, and before one that reads its standard input."""
 
     before: str = CLI
     after: str = ""

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from api.serving.listener import Starting
-from api.serving.server import BindError
 from policies.errors import PolicyStoreUnavailable
 from policies.topic.store import PolicyStore
 from sidecar.engine.engine import EngineError
@@ -59,18 +57,6 @@ def test_while_it_starts_a_process_lives_and_is_not_ready_and_says_why() -> None
             assert ask(front, path).json() == {"status": "alive"}
 
 
-def test_a_port_that_is_taken_is_noticed_before_anything_else_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that leaves its group at once would make all others stop for a rebalance."""
-    started: list[Settings] = []
-    monkeypatch.setattr(module, "start_services", lambda settings, _: started.append(settings))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = Process(Settings.model_validate({"api": {"port": taken.getsockname()[1]}}))
-        with pytest.raises(BindError, match="TICKOVER_API__PORT"):
-            process.start()
-        process.stop()
-    assert started == []
-
-
 def unavailable(cause: Exception) -> PolicyStoreUnavailable:
     error = PolicyStoreUnavailable("the topic can't be read")
     error.__cause__ = cause
@@ -97,7 +83,7 @@ def test_a_start_outlasts_brokers_that_are_away(
 ) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
     away = [kafka(KafkaError._TRANSPORT), unavailable(kafka(KafkaError.LEADER_NOT_AVAILABLE))]
-    with caplog.at_level(logging.WARNING, "sidecar.service.process"):
+    with caplog.at_level(logging.WARNING, "sidecar.doctor.at_start"):
         assert Process(Settings())._once_brokers_answer(failing(*away, unavailable(TimeoutError()))) == "done"
     assert [record.message for record in caplog.records] == ["the start waits for Kafka"] * 3
 
