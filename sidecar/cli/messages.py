@@ -15,6 +15,7 @@ from policies.duration import parse_time, parse_typed_duration
 from policies.errors import FormatError
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_pages
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
+from sidecar.model.times import rfc_3339
 
 VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
 COLUMNS: Final = ("id", "source", "place", "due", "tier", "target", "policy", "attempt")
@@ -174,7 +175,7 @@ def why(
         return
     late = f"{int(document.get('lateness_ms', 0)) / 1_000:.3f} s"
     end = "held, until now" if document.get("state") == "held" else document.get("state")
-    say(f"due {utc_text(document.get('due'))}, {end} {utc_text(document.get('until'))}: {late} late")
+    say(f"due {rfc_3339(document.get('due'))}, {end} {rfc_3339(document.get('until'))}: {late} late")
     if problem := document.get("problem"):
         say(str(problem))
     show(
@@ -196,8 +197,8 @@ def _why(sidecar: Sidecar, message: str, which: Mapping[str, Any]) -> dict[str, 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     cause = part.get("cause")
     return {
-        "from": utc_text(part.get("from")),
-        "to": utc_text(part.get("to")),
+        "from": rfc_3339(part.get("from")),
+        "to": rfc_3339(part.get("to")),
         "seconds": f"{int(part.get('ms', 0)) / 1_000:.3f}",
         "cause": cause,
         "why": CAUSES.get(str(cause), "-"),

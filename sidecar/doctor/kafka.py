@@ -4,10 +4,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicMetadata
+from confluent_kafka.admin import ClusterMetadata, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
 from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
@@ -61,10 +61,34 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         yield Finding(Severity.OK, "commands", settings.kafka.tools.note.strip())
 
 
-def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
+def why_unreachable(settings: Settings) -> Finding | None:
+    """The finding about brokers that don't answer, within `CONNECT_TIMEOUT_S`; None: they do, or are embedded."""
     if settings.kafka.embedded:
-        yield Finding(Severity.OK, "brokers", f"`{settings.kafka.bootstrap_servers}`: `tickover run` starts its own")
-        return
+        return None
+    reached = _reach(settings)
+    return reached if isinstance(reached, Finding) else None
+
+
+def missing_rights(settings: Settings) -> list[Finding]:
+    """Findings about rights that this process lacks, as far as the brokers tell; none where they don't answer."""
+    reached = None if settings.kafka.embedded else _reach(settings)
+    if reached is None or isinstance(reached, Finding):
+        return []
+    topics = {name: topic for name, topic in reached.metadata.topics.items() if topic.error is None}
+    policies, _ = _policies(settings, reached.client, topics)
+    lacks, _ = lacking(reached.admin, kafka_rights(settings, policies, topics).rights, list(topics))
+    return [finding for finding in findings(lacks, settings) if finding.severity is Severity.ERROR]
+
+
+class _Reached(NamedTuple):
+    """Brokers that answer: a client for them, its settings, and what they say of their topics."""
+
+    admin: AdminClient
+    client: dict[str, Any]
+    metadata: ClusterMetadata
+
+
+def _reach(settings: Settings) -> _Reached | Finding:
     errors = Errors()
     client: dict[str, Any] = {
         **settings.kafka.client_properties(),
@@ -76,15 +100,23 @@ def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Findi
         admin = AdminClient(client, logger=_SILENT)
     except KafkaException as error:
         what = f"a setting of kafka.client is not accepted: {error.args[0].str()}"
-        fix = "correct kafka.client (TICKOVER_KAFKA__CLIENT__...)"
-        yield Finding(Severity.ERROR, "brokers", what, fix)
-        return
+        return Finding(Severity.ERROR, "brokers", what, "correct kafka.client (TICKOVER_KAFKA__CLIENT__...)")
     try:
-        metadata = admin.list_topics(timeout=CONNECT_TIMEOUT_S)
+        return _Reached(admin, client, admin.list_topics(timeout=CONNECT_TIMEOUT_S))
     except KafkaException as error:
         admin.poll(0)  # lets the error callback say why
-        yield _unreachable(settings, errors.last or error.args[0].str())
+        return _unreachable(settings, errors.last or error.args[0].str())
+
+
+def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
+    if settings.kafka.embedded:
+        yield Finding(Severity.OK, "brokers", f"`{settings.kafka.bootstrap_servers}`: `tickover run` starts its own")
         return
+    reached = _reach(settings)
+    if isinstance(reached, Finding):
+        yield reached
+        return
+    admin, client, metadata = reached
     topics = {name: topic for name, topic in metadata.topics.items() if topic.error is None}
     yield Finding(
         Severity.OK,

@@ -3,6 +3,7 @@
 Kafka tells nothing about transactional ids, and nothing about topics that are yet to come under a prefix.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ _OPERATIONS: Final[Mapping[Operation, AclOperation]] = {
     "Create": AclOperation.CREATE,
     "Describe": AclOperation.DESCRIBE,
 }
+_NO_RIGHT: Final = re.compile(r"authorization[ _]failed|\bno right to\b", re.IGNORECASE)
 _REFUSED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
 
 # What may be done by name of topic or group: nothing where it is empty, None where nobody tells.
@@ -63,6 +65,15 @@ def findings(lacks: Sequence[Right], settings: Settings) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, PART, what, fix)
     if not lacks:
         yield Finding(Severity.OK, PART, "none is missing on topics and groups; transactional ids can't be asked about")
+
+
+def is_about_rights(error: BaseException | None) -> bool:
+    """Whether an error, or what it comes of, says that a right is missing: in Kafka's words or in ours."""
+    while error is not None:
+        if _NO_RIGHT.search(str(error)):
+            return True
+        error = error.__cause__
+    return False
 
 
 def principal_of(settings: Settings) -> str:

@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import ExitStack
 from functools import partial
@@ -30,13 +29,13 @@ from api.sender import KafkaSender
 from api.serving.listener import Starting
 from api.serving.server import BindError, Server, listening_of
 from api.sources import SourceSender
-from policies.errors import PolicyError, PolicyStoreUnavailable
+from policies.errors import PolicyError
 from policies.kafka_clients import AdminClient
-from policies.retention import policies_of
 from policies.topic.store import PolicyStore
 from sidecar.conditions.recorder import WRITE_S, ConditionRecorder
 from sidecar.conditions.store import RedisSpanLog
-from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
+from sidecar.doctor.at_start import tell_rights, tell_unreachable, told_early
+from sidecar.doctor.other_groups import NewGroupError
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.engine.clock import Timekeeper
@@ -45,9 +44,7 @@ from sidecar.engine.engine import Engine, EngineError
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.client_settings import client_log
-from sidecar.kafka.errors import is_away
-from sidecar.kafka.topics import MissingTopicError, ensure_own_topics, source_topics
-from sidecar.ledger.topic import LedgerTopic
+from sidecar.kafka.topics import MissingTopicError
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.local import LocalLookUp
@@ -65,11 +62,12 @@ from sidecar.service.bulk_changes import changes_of
 from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
 from sidecar.service.housekeeping import Housekeeping, Interval, Memory
+from sidecar.service.kafka_start import ensure_topics, once_brokers_answer, open_policies
 from sidecar.service.leftovers import Leftovers
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.schedules import firing_of, limits_of, schedule_store_of
 from sidecar.service.sources import Sources
-from sidecar.service.watched_files import LOOK_S, SettingsFile, WatchedFiles, files_of, has_terminal, read_policies
+from sidecar.service.watched_files import LOOK_S, SettingsFile, WatchedFiles, files_of, has_terminal
 from sidecar.settings.api import url_of
 from sidecar.settings.settings import Settings
 
@@ -83,7 +81,6 @@ WATCH_S: Final = 0.2
 SWITCH_S: Final = 0.0005  # how long the committer waits for a busy engine, after each of its calls of the client
 START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
 EXIT_S: Final = 0.5  # kept back for the end itself
-AGAIN_S: Final = 1.0  # between two tries to reach brokers that are away
 ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 EXPECTED: Final = (
     AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, NewGroupError, OSError,
@@ -140,6 +137,7 @@ class Process:
             return abandon(EXIT_OK)
         if (error := self._cause(starting.exception())) is not None:
             unforeseen = None if isinstance(error, EXPECTED) else error
+            tell_rights(self.settings, error)
             log.critical("can't start", extra={"error": str(error) or type(error).__name__}, exc_info=unforeseen)
             return self._end(EXIT_FAILED)
         while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S) and self.server.failure is None:
@@ -156,6 +154,7 @@ class Process:
         stopping = in_background(self.stop)
         in_time = bool(wait((stopping,), max(deadline_s - time.monotonic(), 0.0)).done)
         if status == EXIT_OK and (failure := self.engine.failure) is not None:
+            tell_rights(self.settings, failure)
             log.critical("ended because the engine failed", extra={"error": f"{type(failure).__name__}: {failure}"})
             status = EXIT_FAILED
         elif status == EXIT_OK and not self.engine.finished.is_set():
@@ -191,9 +190,12 @@ class Process:
         redis_watch = RedisWatch(overflow, recorder, settings.redis)
         redis_watch.start()
         self._front.reason = "it waits for Kafka"
-        self.store = self._once_brokers_answer(partial(self._open_policies, client))
+        ask_brokers = partial(once_brokers_answer, tell=self._tell_unreachable)
+        with told_early(self._tell_unreachable):
+            self.store = ask_brokers(partial(open_policies, settings, client))
+        self._stack.callback(self.store.stop)
         admin = AdminClient(dict(client))
-        ledger = self._once_brokers_answer(partial(self._ensure_topics, admin))
+        ledger = ask_brokers(partial(ensure_topics, settings, admin, self.store.table))
         self._front.reason = "its parts are being started"
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
@@ -218,7 +220,7 @@ class Process:
         self._stack.callback(recording.stop)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
-        self._once_brokers_answer(sources.look)
+        ask_brokers(sources.look)
         firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
         files = files_of(settings, self._source, self.store, gate, listening.certificate, letters)
         self._files = WatchedFiles(files, recorder.watched_file)
@@ -243,38 +245,9 @@ class Process:
         tracing.start()
         self._stack.callback(tracing.stop)
 
-    def _once_brokers_answer(self, ask: Callable[[], Result]) -> Result:
-        """Result of `ask`, asked again while brokers are away. Only `run` gives up: the next start waits longer."""
-        while True:
-            try:
-                return ask()
-            except (KafkaException, PolicyStoreUnavailable, TimeoutError) as error:
-                if not is_away(error):
-                    raise
-                log.warning("the start waits for Kafka", extra={"error": str(error)})
-            time.sleep(AGAIN_S)
-
-    def _ensure_topics(self, admin: AdminClient) -> LedgerTopic:
-        if self.settings.start == "auto":
-            self._refuse_if_new(admin)
-        return ensure_own_topics(admin, self.settings, self.store.table)
-
-    def _refuse_if_new(self, admin: AdminClient) -> None:
-        topics = admin.list_topics(timeout=ANSWER_S).topics
-        sources = source_topics(self.settings, policies_of(self.store.table), topics)
-        refuse_if_new(admin, self.settings.group, topics, sources)
-
-    def _open_policies(self, client: dict[str, str]) -> PolicyStore:
-        settings = self.settings
-        file_policies = read_policies(settings) if settings.policies.file else None
-        store = PolicyStore(client, settings.policies.topic, settings.ledger.replication_factor)
-        with ExitStack() as if_it_fails:
-            if_it_fails.callback(store.stop)
-            store.start()
-            if file_policies is not None:
-                store.publish_file(file_policies)
-            self._stack.push(if_it_fails.pop_all())
-        return store
+    def _tell_unreachable(self, error: str = "") -> None:
+        if what := tell_unreachable(self.settings, error):
+            self._front.reason = f"it waits for Kafka: {what}"
 
     def _start_api(
         self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]

@@ -220,6 +220,10 @@ def test_without_the_right_to_write_to_its_ledger_it_ends_and_says_so_and_blames
         sidecar.launch()
     assert sidecar.wait_until_ended(START_S) == 1
     assert re.search("LedgerError: .*ledger", sidecar.messages("critical")[-1]["error"])
+    told = {message["finding"]: message["fix"] for message in sidecar.messages("error") if "finding" in message}
+    [(finding, fix)] = told.items()
+    assert finding == f"no Write on topic {by_password.settings().ledger_topic} (ledger)"
+    assert fix.startswith("kafka-acls.sh --bootstrap-server")
     secure.allow(by_password.principal, ledger)
     sidecar.start()
 

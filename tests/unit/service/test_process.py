@@ -16,7 +16,8 @@ from api.serving.listener import Starting
 from policies.errors import PolicyStoreUnavailable
 from policies.topic.store import PolicyStore
 from sidecar.engine.engine import EngineError
-from sidecar.service import process as module
+from sidecar.service import kafka_start
+from sidecar.service import process as process_module
 from sidecar.service.process import Process
 from sidecar.settings.settings import Settings
 from tests.unit.api_world import BASE_URL, problem, world
@@ -79,13 +80,13 @@ def failing(*errors: Exception) -> Callable[[], str]:
 
 
 def test_a_start_outlasts_brokers_that_are_away(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(kafka_start, "AGAIN_S", 0.0)
     away = [kafka(KafkaError._TRANSPORT), unavailable(kafka(KafkaError.LEADER_NOT_AVAILABLE))]
-    with caplog.at_level(logging.WARNING, "sidecar.doctor.at_start"):
-        assert Process(Settings())._once_brokers_answer(failing(*away, unavailable(TimeoutError()))) == "done"
-    assert [record.message for record in caplog.records] == ["the start waits for Kafka"] * 3
+    told: list[str] = []
+    assert kafka_start.once_brokers_answer(failing(*away, unavailable(TimeoutError())), told.append) == "done"
+    assert told == [*map(str, away), "the topic can't be read"]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +99,13 @@ def test_a_start_outlasts_brokers_that_are_away(
 )
 def test_what_waiting_does_not_mend_ends_the_start(error: Exception) -> None:
     with pytest.raises(type(error)):
-        Process(Settings())._once_brokers_answer(failing(error))
+        kafka_start.once_brokers_answer(failing(error), pytest.fail)
 
 
 @pytest.mark.slow
 def test_the_policy_topic_of_brokers_that_are_away_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store says by its error's cause that nobody has answered; what it had begun is stopped."""
-    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(kafka_start, "AGAIN_S", 0.0)
     monkeypatch.setattr(PolicyStore.start, "__defaults__", (0.5,))
     tried: list[PolicyStore] = []
     stopped: list[PolicyStore] = []
@@ -120,12 +121,10 @@ def test_the_policy_topic_of_brokers_that_are_away_is_asked_for_again(monkeypatc
 
     monkeypatch.setattr(PolicyStore, "start", start)
     monkeypatch.setattr(PolicyStore, "stop", stop)
-    process = Process(Settings())
     client = {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}
-    assert process._once_brokers_answer(lambda: process._open_policies(client)) is tried[2]
+    store = kafka_start.once_brokers_answer(lambda: kafka_start.open_policies(Settings(), client), lambda _: None)
+    assert store is tried[2]
     assert stopped == tried[:2]
-    process.stop()
-    assert stopped == tried
 
 
 def test_a_start_of_which_nothing_comes_ends_the_process_at_last(
@@ -136,8 +135,8 @@ def test_a_start_of_which_nothing_comes_ends_the_process_at_last(
     ended = threading.Event()
     process.start = ended.wait
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(module, "abandon", lambda status: status)
-    monkeypatch.setattr(module, "WATCH_S", 0.01)
+    monkeypatch.setattr(process_module, "abandon", lambda status: status)
+    monkeypatch.setattr(process_module, "WATCH_S", 0.01)
     with caplog.at_level(logging.CRITICAL, "sidecar.service.process"):
         assert process.run() == 1
     ended.set()
