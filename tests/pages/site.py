@@ -1,4 +1,4 @@
-"""mkdocs hooks: patterns in the navigation, and what the pages link to beside docs/.
+"""mkdocs hooks: patterns in the navigation, words explained, the order of the search, links to what is beside docs/.
 
 Pages lie where readers of the repository look for them: README.md, CHANGELOG.md and others are not in docs/, and pages
 link to examples and code. On the site all that is below `project/`, and links lead there.
@@ -15,13 +15,21 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from tests.pages.words import GLOSSARY, Words, boost_of
+
 BESIDE: Final = "project/"
+# Pages for who reads on, not for who looks something up: there words are linked to the glossary.
+EXPLAINED: Final = (
+    "index.md", "tutorial.md", "how-to/", "migrate/", "explanation/", "kubernetes.md", "containers.md", "failures.md",
+    "security.md", "api-security.md", "tracing.md", "project/README.md",
+)  # fmt: skip
 LINK: Final = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages of directories where the navigation has patterns."""
+    """Put the pages of directories where the navigation has patterns, and let Markdown know the glossary."""
     docs = Path(config.docs_dir)
+    config.markdown_extensions.append(Words(docs / GLOSSARY))
     named = set(leaves(config.nav))
     config.nav = expanded(config.nav, docs, named)
     return config
@@ -68,7 +76,13 @@ def beside(place: str, config: MkDocsConfig) -> File:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links lead to where their targets are on the site. A directory has no page: its name stays, as text."""
+    """Let links lead to where their targets are on the site. A directory has no page: its name stays, as text.
+
+    The page's place says how the search counts it, and whether the glossary's words are explained on it.
+    """
+    page.meta.setdefault("search", {"boost": boost_of(page.file.src_uri)})
+    (words,) = [one for one in config.markdown_extensions if isinstance(one, Words)]
+    words.page = page.file.src_uri if page.file.src_uri.startswith(EXPLAINED) else ""
 
     def link(found: re.Match[str]) -> str:
         text, (target, hash, anchor) = found[1], found[2].partition("#")
