@@ -39,7 +39,7 @@ RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, s
 RETRY_LATER: Final = {"Retry-After": "1"}
 REFUSALS: Final = (
     "invalid-id", "unknown-parameter", "unknown-message", "held-in-several-places", "too-late", "precondition-failed",
-    "unknown-topic", "too-large", "no-policy", "kafka-unavailable", *LOOK_UP,
+    "unknown-topic", "not-a-source", "too-large", "no-policy", "kafka-unavailable", *LOOK_UP,
 )  # fmt: skip
 _DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
 

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from api.dependencies import GivenPorts, Reader, json_response
 from api.ports import Ports
 from api.problems import Problem, unprocessable
+from api.routes.description import LOOK_UP, described
 from api.routes.held import Partition, Text, Told, find_message, missing_document, refuse_unknown, unavailable
 from api.routes.timeline import Row, settled_document
 from policies.fields import is_topic
@@ -24,6 +25,7 @@ from sidecar.lookup.query import OVERFLOW, START, LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.model.condition import SAMPLE_MS
 from sidecar.model.record import Place, TopicPartition
+from sidecar.model.times import with_times
 
 PAGE: Final = 500
 PAGES_MAX: Final = 20  # of overdue messages that are looked through for a position
@@ -36,7 +38,7 @@ Position = Annotated[str, Query(max_length=1_024, description="topic/partition/o
 
 
 class LatenessOut(BaseModel):
-    """Why a message was late. Times are epoch milliseconds; the parts touch, and their sum is `lateness_ms`.
+    """Why a message was late. Times are epoch milliseconds, and `*_utc` the same in RFC 3339; the parts touch, and their sum is `lateness_ms`.
 
     `problem`: why recorded conditions may be missing. `resolution_ms`: how exact they are.
     """
@@ -47,7 +49,9 @@ class LatenessOut(BaseModel):
     state: str
     target: str
     due: int
+    due_utc: str | None
     until: int
+    until_utc: str | None
     lateness_ms: int
     parts: list[dict[str, Any]]
     by_cause: dict[str, int]
@@ -57,7 +61,14 @@ class LatenessOut(BaseModel):
     missing: list[dict[str, Any]]
 
 
-@router.get("/v1/lateness", responses={200: {"model": LatenessOut}})
+@router.get(
+    "/v1/lateness",
+    responses={200: {"model": LatenessOut}},
+    **described(
+        "Say why a message was late", None, "unknown-parameter", "invalid-parameter", "held-in-several-places",
+        "unknown-message", *LOOK_UP,
+    ),
+)  # fmt: skip
 async def lateness(
     request: Request,
     caller: Reader,
@@ -97,7 +108,7 @@ async def lateness(
         "resolution_ms": SAMPLE_MS,
         "problem": "what all replicas have recorded can't be read now" if recorded.problem else None,
     }
-    return json_response({**answer, **missing_document(missing)})
+    return json_response({**with_times(answer, "due", "until"), **missing_document(missing)})
 
 
 def _late_of(told: Told) -> Late:
@@ -145,7 +156,7 @@ def _place_of(position: str) -> Place:
 
 
 def _part(part: Part) -> Row:
-    return {
+    told = {
         "cause": part.cause,
         "from": part.from_ms,
         "to": part.to_ms,
@@ -153,6 +164,7 @@ def _part(part: Part) -> Row:
         "known_of": part.known,
         "replica": part.replica or None,
     }
+    return with_times(told, "from", "to")
 
 
 def _by_cause(parts: Sequence[Part]) -> dict[str, int]:
