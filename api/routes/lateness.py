@@ -38,7 +38,8 @@ Position = Annotated[str, Query(max_length=1_024, description="topic/partition/o
 
 
 class LatenessOut(BaseModel):
-    """Why a message was late. Times are epoch milliseconds, and `*_utc` the same in RFC 3339; the parts touch, and their sum is `lateness_ms`.
+    """Why a message was late. Times are epoch milliseconds, and `*_utc` the same in RFC 3339; the parts touch, and
+    their sum is `lateness_ms`.
 
     `problem`: why recorded conditions may be missing. `resolution_ms`: how exact they are.
     """

@@ -24,7 +24,7 @@ COLUMNS: Final = (
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Dead-letter topic; repeatable. Default: all.")]
 OpenOption = Annotated[bool, typer.Option("--open", help="Only letters that no redrive has sent.")]
 PayloadOption = Annotated[bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")]
-FullOption = Annotated[bool, typer.Option("--full", help="Long texts whole, which tables cut.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Long texts whole, which tables on a terminal cut.")]
 CONDITIONS: Final[Options] = {
     "reason": Annotated[str | None, typer.Option(help="attempts_exhausted, expired, ... or a quarantine's reason.")],
     "fingerprint": Annotated[str | None, typer.Option(help="Of the error, as `groups` shows it.")],

@@ -77,6 +77,11 @@ def say(text: str) -> None:
     print(visible(text, LINES), file=sys.stderr)
 
 
+def is_terminal() -> bool:
+    """Whether somebody sees what is written to stdout, rather than a program."""
+    return sys.stdout.isatty()
+
+
 class ProgressLine:
     """How far something is, on stderr: on a terminal one line that is written over, and gone at the end; elsewhere a
     line at most every `PROGRESS_S`, the first after as long.
@@ -152,7 +157,7 @@ def show_pages(
         if form is Form.JSON:
             for number, item in enumerate(page, written):
                 print(",\n" if number else "[\n", indent(_json(item), "  "), sep="", end="")
-        elif form is Form.TABLE and not sys.stdout.isatty():
+        elif form is Form.TABLE and not is_terminal():
             _show_plain((line(for_people(item)) for item in page), columns, heading=not written)
         else:
             show_items(page, line, form, columns)
@@ -195,7 +200,7 @@ def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _show_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], full: bool) -> None:
-    if not sys.stdout.isatty():
+    if not is_terminal():
         _show_plain(rows, columns)
         return
     table = Table(*map(_heading, columns), box=None, header_style="bold", pad_edge=False)
@@ -214,7 +219,7 @@ def _show_plain(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], headi
 
 def _show_pairs(data: Mapping[str, Any], full: bool) -> None:
     pairs = _flat(data)
-    if not sys.stdout.isatty():
+    if not is_terminal():
         for name, value in pairs.items():
             print(f"{_cell(name)}\t{_cell(value)}")
         return

@@ -37,14 +37,20 @@ def test_list_groups_and_show(tickover: Terminal) -> None:
     assert tickover.data("dead-letters", "list", "--limit", "1", "--payload")[0]["payload"]["key"] == "k"
 
 
-def test_what_letters_died_of_is_cut_in_a_table_unless_it_is_to_be_full(tickover: Terminal) -> None:
+def test_what_letters_died_of_is_cut_on_a_terminal_unless_it_is_to_be_full(
+    tickover: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there, message = tickover.there.letters, " ".join(f"order-{n}" for n in range(100))
     there.add("orders-dlq", dead(error_message=message))
     there.add("tickover.quarantine", dead("bad_header", detail="tickover-delay is 4711x"))
     assert "tickover-delay is 4711x" in tickover("dead-letters", "list").stdout
     assert "tickover-delay is 4711x" in tickover("dead-letters", "show", "tickover.quarantine/0/0").stdout
     for command in (["list", "--topic", "orders-dlq"], ["show", "orders-dlq/0/0"]):
-        cut, whole = (tickover("dead-letters", *command, *more).stdout for more in ([], ["--full"]))
+        assert "order-99" in tickover("dead-letters", *command).stdout, "in a pipe cells are whole"
+        with monkeypatch.context() as on_a_terminal:
+            on_a_terminal.setattr("sidecar.cli.output.is_terminal", lambda: True)
+            on_a_terminal.setenv("COLUMNS", "2000")
+            cut, whole = (tickover("dead-letters", *command, *more).stdout for more in ([], ["--full"]))
         assert "order-10 " in cut
         assert "order-99" not in cut
         assert "order-99" in whole

@@ -31,7 +31,7 @@ def test_a_table_has_each_need_with_its_formula() -> None:
     assert lines[0].split() == ["PART", "WHAT", "NEED", "FORMULA"]
     assert len(lines) == 1 + len(size(Load(200, 30 * DAY_MS, 10**6), Settings()))
     (held,) = (line for line in lines if "held records" in line)
-    assert " MB " in held
+    assert " MB\t" in held
     assert "REDIS_RECORD" in held
 
 
