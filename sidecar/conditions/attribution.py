@@ -102,7 +102,7 @@ _ORDER: Final = (
     Kind.RECOVERING, Kind.STALLED, Kind.KAFKA, Kind.REBUILD, Kind.REDIS, Kind.BREAKER, Kind.RATE, Kind.SUSPENDED,
     Kind.ORDER, Kind.SETTLE, Kind.PAUSED,
 )  # fmt: skip
-_OWNED: Final = (Kind.RUNNING, Kind.RECOVERING)
+OWNED: Final = (Kind.RUNNING, Kind.RECOVERING)
 _OF_FAR: Final = (Kind.REBUILD, Kind.REDIS)
 
 
@@ -134,7 +134,7 @@ def _owned(lane: TopicPartition, spans: Iterable[Span]) -> dict[str, list[Range]
     """When each run had the partition."""
     owned: defaultdict[str, list[Range]] = defaultdict(list)
     for span in spans:
-        if span.subject.kind in _OWNED and span.subject[1:] == lane:
+        if span.subject.kind in OWNED and span.subject[1:] == lane:
             owned[span.run].append((span.from_ms, span.to_ms))
     return owned
 
@@ -156,7 +156,7 @@ def _unowned(late: Late, recorded: Recorded, owned: Iterable[Sequence[Range]]) -
 
 
 def _is_owner(span: Span, lane: TopicPartition) -> bool:
-    return span.subject.kind in _OWNED and span.subject[1:] == lane
+    return span.subject.kind in OWNED and span.subject[1:] == lane
 
 
 def _ranges(kind: Kind, late: Late, spans: Iterable[Span]) -> Mapping[tuple[str, str], list[Range]]:

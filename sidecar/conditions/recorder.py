@@ -9,11 +9,11 @@ memory, `SPANS_WAITING_MAX` at most: of more the oldest are forgotten, and that 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, Protocol
 
-from sidecar.conditions.attribution import Recorded, Span
+from sidecar.conditions.attribution import OWNED, Recorded, Span
 from sidecar.model.condition import Kind, Subject
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowFailure
@@ -22,6 +22,8 @@ WRITE_S: Final = 2
 STALL_S: Final = 3.0  # between two snapshots: they are made four times a second
 OPEN_MAX: Final = 5_000  # conditions at once of one process; of more some aren't recorded
 SPANS_WAITING_MAX: Final = 10_000
+SILENT_MS: Final = 10_000  # a process whose last sign is older is as good as gone
+SILENT_SUCCEEDED_MS: Final = 5_000  # and sooner where somebody else has its partition
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +38,10 @@ class SpanLog(Protocol):
     def write(self, ended: list[Span], under_way: list[Span], at_ms: int) -> None:
         """Keep spans that have ended, and those that were under way as of `at_ms`, all of one run."""
 
-    def read(self, since_ms: int, now_ms: int) -> list[Span]:
-        """Spans of all replicas that reach beyond `since_ms`; those of partitions from `OWNERS_BACK_MS` before."""
+    def read(self, since_ms: int) -> tuple[list[Span], list[Span]]:
+        """Spans of all replicas: those that ended after `since_ms` (those of partitions: from `OWNERS_BACK_MS` before),
+        and those that were under way at the last sign of their process, which is their end.
+        """
 
 
 class ConditionRecorder:
@@ -85,25 +89,32 @@ class ConditionRecorder:
         """End all that is open, when the engine has ended, and keep it. Twice is harmless."""
         self.sample()
         with self._lock:
-            rest_ms = round((self._monotonic_s() - self._seen.turned_monotonic_s) * 1_000)
-            self._ended.extend(self._under_way(self._seen.at_ms + max(rest_ms, 0)))
+            self._ended.extend(self._under_way(self._seen.at_ms + self._age_ms()))
             self._open = {}
         self.write()
 
     def recorded(self, since_ms: int) -> Recorded:
-        """Spans as `SpanLog.read` gives them, and always those of this process that aren't kept yet."""
+        """Spans as `SpanLog.read` gives them, up to now where they go on, and always those of this process."""
         self.sample()
-        problem, others = "", list[Span]()
-        now_ms = self._stats().at_ms
+        problem, ended, under_way = "", list[Span](), list[Span]()
+        with self._lock:
+            age_ms = self._age_ms()
+            now_ms = self._seen.at_ms + age_ms
+            lives = age_ms <= STALL_S * 1_000  # a snapshot that is due to be renewed still holds
+            own = [*self._ended, *self._under_way(now_ms if lives else self._seen.at_ms)]
         try:
-            others = self._log.read(since_ms, now_ms)
+            ended, under_way = self._log.read(since_ms)
         except OverflowFailure as error:
             problem = str(error)
-        with self._lock:
-            own = [*self._ended, *self._under_way(max(self._seen.at_ms, now_ms))]
-        return Recorded([*others, *own], now_ms, problem)
+        others = [one for one in under_way if one.run != self._run]  # its own it knows better
+        known = [*ended, *others, *own]
+        return Recorded([*ended, *own, *(prolonged(one, known, now_ms) for one in others)], now_ms, problem)
 
     # --- under the lock -------------------------------------------------------------------------------------------
+
+    def _age_ms(self) -> int:
+        """How old the last snapshot is."""
+        return max(round((self._monotonic_s() - self._seen.turned_monotonic_s) * 1_000), 0)
 
     def _note(self, stats: Stats) -> None:
         seen, self._seen = self._seen, stats
@@ -120,3 +131,24 @@ class ConditionRecorder:
 
     def _under_way(self, at_ms: int) -> list[Span]:
         return [Span(*one, max(one[1], at_ms), self._run, self._seen.replica) for one in self._open.items()]
+
+
+def prolonged(span: Span, known: Iterable[Span], now_ms: int) -> Span:
+    """A span that was under way at the last sign of its process, up to where it may be said to have gone on.
+
+    Only one process has a partition at a time: another one's begin ends it. Where the sign is older than signs come,
+    the process gave none since then: it ends with it.
+    """
+    silent_ms = now_ms - span.to_ms
+    begins = [
+        one.from_ms
+        for one in known
+        if span.subject.kind in OWNED
+        and one.subject.kind in OWNED
+        and one.run != span.run
+        and one.subject[1:] == span.subject[1:]
+        and one.to_ms > span.to_ms
+    ]
+    if silent_ms > (SILENT_SUCCEEDED_MS if begins else SILENT_MS):
+        return span
+    return span._replace(to_ms=max(span.to_ms, min([now_ms, *begins])))

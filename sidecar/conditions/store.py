@@ -37,7 +37,6 @@ KEPT_S: Final = 7 * 86_400
 SPANS_MAX: Final = 10_000  # of each key: 2 MB
 OWNERS_BACK_MS: Final = 86_400_000  # who had a partition before it was nobody's may have lost it long before
 RUNS_MAX: Final = 1_000  # that are read
-FRESH_MS: Final = 10_000  # a last sign so long ago is as good as now
 DEAD_MS: Final = 60_000  # what a process had under way is filed away when it gave no sign for so long
 FILE_EVERY: Final = 30  # writes
 WORD_MAX: Final = 300
@@ -71,18 +70,16 @@ class RedisSpanLog:
                 self._file_dead(at_ms)
             self._writes += 1
 
-    def read(self, since_ms: int, now_ms: int) -> list[Span]:
+    def read(self, since_ms: int) -> tuple[list[Span], list[Span]]:
         """See `SpanLog`. Raises OverflowFailure."""
-        spans: list[Span] = []
+        ended: list[Span] = []
         with failures(), _known_types():
             for key in self._ended_keys:
                 from_ms = since_ms - OWNERS_BACK_MS if key.endswith(PARTITIONS) else since_ms
                 members = self._client.zrangebyscore(key, from_ms, "+inf", start=0, num=SPANS_MAX)
-                spans += (span for member in members for span in self._spans(key, member))
-            for _, at_ms, open_spans in self._under_way():
-                is_alive = now_ms - at_ms <= FRESH_MS
-                spans += (one._replace(to_ms=max(one.to_ms, now_ms)) if is_alive else one for one in open_spans)
-        return [one for one in spans if one.subject.kind in OF_PARTITIONS or one.to_ms > since_ms]
+                ended += (span for member in members for span in self._spans(key, member))
+            under_way = [span for _, _, spans in self._under_way() for span in spans]
+        return [one for one in ended if one.subject.kind in OF_PARTITIONS or one.to_ms > since_ms], under_way
 
     # --- writing --------------------------------------------------------------------------------------------------
 

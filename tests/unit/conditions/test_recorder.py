@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.conditions import recorder as recorder_module
 from sidecar.conditions.attribution import Span
-from sidecar.conditions.recorder import ConditionRecorder
+from sidecar.conditions.recorder import ConditionRecorder, prolonged
 from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowUnavailable
@@ -31,10 +31,10 @@ class MemorySpanLog:
         self.ended += ended
         self.under_way = under_way
 
-    def read(self, since_ms: int, now_ms: int) -> list[Span]:
+    def read(self, since_ms: int) -> tuple[list[Span], list[Span]]:
         if self.is_away:
             raise OverflowUnavailable("Redis does not answer")
-        return [span for span in (*self.ended, *self.under_way) if span.to_ms > since_ms]
+        return [span for span in self.ended if span.to_ms > since_ms], self.under_way
 
 
 class Bench:
@@ -43,7 +43,10 @@ class Bench:
     def __init__(self) -> None:
         self.log = MemorySpanLog()
         self.stats = Stats(replica="here")
-        self.recorder = ConditionRecorder(lambda: self.stats, self.log, lambda: self.stats.turned_monotonic_s + 0.5)
+        self.age_s = 0.5  # of the snapshot
+        self.recorder = ConditionRecorder(
+            lambda: self.stats, self.log, lambda: self.stats.turned_monotonic_s + self.age_s
+        )
 
     def at(self, second: float, *there: Subject | Condition) -> None:
         """A snapshot of a process that runs, and a sample of it."""
@@ -94,6 +97,39 @@ def test_a_snapshot_that_nobody_renewed_is_no_sign_of_life() -> None:
     bench.at(9, HERE)
     bench.recorder.write()
     assert bench.told() == [("stalled", 1, 9)]
+
+
+def test_an_answer_reaches_up_to_now_unless_the_engine_hangs() -> None:
+    bench = Bench()
+    bench.at(1, HERE)
+    recorded = bench.recorder.recorded(0)
+    assert (recorded.now_ms, [span.to_ms for span in recorded.spans]) == (101_500, [101_500])
+    bench.age_s = 60.0
+    recorded = bench.recorder.recorded(0)
+    assert (recorded.now_ms, [span.to_ms for span in recorded.spans]) == (161_000, [101_000])
+
+
+def owner(run: str, begin: int, end: int, kind: Kind = Kind.RUNNING) -> Span:
+    return Span(Subject(kind, "reminders", 3), begin, end, run, run)
+
+
+@pytest.mark.parametrize(
+    ("now", "others", "end"),
+    [
+        (13, [], 13),
+        (21, [], 10),  # silent for long
+        (13, [owner("b", 12, 13)], 12),  # its end may not be written yet
+        (13, [owner("b", 12, 13, Kind.RECOVERING)], 12),
+        (13, [owner("b", 1, 9), owner("a", 12, 13)], 13),  # who had it before, and itself
+        (16, [owner("b", 12, 16)], 10),  # it would have been written
+        (13, [owner("b", 12, 13)._replace(subject=Subject(Kind.RUNNING, "reminders", 4))], 13),
+    ],
+)
+def test_what_is_under_way_goes_on_until_somebody_else_begins(now: int, others: list[Span], end: int) -> None:
+    seconds = [
+        one._replace(from_ms=one.from_ms * 1_000, to_ms=one.to_ms * 1_000) for one in (owner("a", 0, 10), *others)
+    ]
+    assert prolonged(seconds[0], seconds, now * 1_000).to_ms == end * 1_000
 
 
 def test_what_ends_while_redis_is_away_is_kept_later(monkeypatch: pytest.MonkeyPatch) -> None:
