@@ -15,6 +15,7 @@ from api.audit import Audit, AuditLog
 from api.body import BodyLimit
 from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
+from api.openapi import document
 from api.ports import Ports
 from api.routes import (
     actions,
@@ -25,7 +26,6 @@ from api.routes import (
     held,
     lateness,
     messages,
-    openapi,
     policies,
     redrives,
     schedules,
@@ -62,7 +62,7 @@ PARTS: Final = (
     changes,
     schedules,
     health,
-    openapi,
+    document,
 )
 
 
@@ -87,7 +87,7 @@ def create_app(ports: Ports) -> FastAPI:
         app.include_router(part.router)
     for route in app.state.routes:
         declared_access(route)
-    openapi.install(app, _BODIES, ports.path)
+    document.install(app, _BODIES, ports.path)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)

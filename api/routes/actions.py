@@ -18,10 +18,10 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
 from api.message import Milliseconds, Past, refuse_past
+from api.openapi.description import LOOK_UP, described
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
 from api.preconditions import message_etag, refuse_other
 from api.problems import Problem, unprocessable
-from api.routes.description import LOOK_UP, described
 from api.routes.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, refuse_unknown, unavailable
 from api.routes.messages import PositionOut
 from api.routes.timeline import Row, final, place_of_row

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.message import AskedTime, Past, asked_time, refuse_past
+from api.openapi.description import LOOK_UP, described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
-from api.routes.description import LOOK_UP, described
 from api.routes.held import missing_document, unavailable
 from api.routes.jobs import JobKind, add_list_and_abort, told
 from policies.decision import RESCHEDULE

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
 from api.message import Topic
+from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.problems import Problem
-from api.routes.description import described
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent

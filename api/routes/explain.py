@@ -13,9 +13,9 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, JsonBody, Reader, json_response
 from api.message import Content, HeaderName, Topic, bytes_of
+from api.openapi.description import described
 from api.ports import Limits, Ports
 from api.problems import Problem
-from api.routes.description import described
 from api.routes.policies import refuse_long_globs
 from api.sources import allowed
 from policies.decision import Act, Decision, Facts, Hold, Quarantine

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
+from api.openapi.description import described
 from api.problems import Problem
-from api.routes.description import described
 from sidecar.model.stats import Stats, TargetFlow, TopicCounts
 from sidecar.model.times import with_times
 

@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
+from api.openapi.description import LOOK_UP, described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
-from api.routes.description import LOOK_UP, described
 from api.routes.timeline import Row, final, held_document, missed, place_of_row, row_document, settled_document
 from policies.duration import parse_time
 from policies.errors import FormatError

@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.dependencies import GivenPorts, GivenTrail, Reader, Writer, json_response
+from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Ports
 from api.problems import Problem
 from api.routes.dead_letters import answered
-from api.routes.description import described
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.job import Job
 from sidecar.operations.jobs.runner import JobRefused

@@ -13,9 +13,9 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from api.dependencies import GivenPorts, Reader, json_response
+from api.openapi.description import LOOK_UP, described
 from api.ports import Ports
 from api.problems import Problem, unprocessable
-from api.routes.description import LOOK_UP, described
 from api.routes.held import Partition, Text, Told, find_message, missing_document, refuse_unknown, unavailable
 from api.routes.timeline import Row, settled_document
 from policies.fields import is_topic

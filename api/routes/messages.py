@@ -13,6 +13,7 @@ from api.access.auth import Caller
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
 from api.message import NewMessage, Past, draft, new_id, refuse_past, repeatable_id, source_of
+from api.openapi.description import described
 from api.ports import (
     Acknowledged,
     Answered,
@@ -25,7 +26,6 @@ from api.ports import (
     SenderUnavailable,
 )
 from api.problems import Problem, unprocessable
-from api.routes.description import described
 from api.routes.timeline import final
 from api.sources import refuse_unless_source
 from sidecar.model.times import with_times

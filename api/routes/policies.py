@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import Admin, GivenPorts, JsonBody, Reader, json_response
+from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, PAGE_MAX, Cursor, Limit, page
 from api.ports import Ports
 from api.problems import Problem, unprocessable
-from api.routes.description import described
 from api.routes.named_resources import (
     IfMatch,
     IfNoneMatch,

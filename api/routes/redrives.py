@@ -9,7 +9,7 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
 from api.message import Topic
-from api.routes.description import described
+from api.openapi.description import described
 from api.routes.jobs import JobKind, add_list_and_abort, told
 from policies.duration import parse_duration
 from sidecar.operations.dead_letters.dead_letter import Selection

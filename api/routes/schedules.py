@@ -11,10 +11,10 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response, let_see
 from api.message import AskedTime, NewMessage, draft, source_of
+from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Acknowledged, Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
-from api.routes.description import described
 from api.routes.named_resources import (
     IfMatch,
     IfNoneMatch,

@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 
 from api.app import PARTS
 from api.dependencies import declared_access
-from api.routes.description import OF_BODIES, OF_CALLERS
+from api.openapi.description import OF_BODIES, OF_CALLERS
 from tests.pages.schema import default, kind, limits, sections
 from tests.pages.text import code, head, table
 from tests.unit.api_world import World

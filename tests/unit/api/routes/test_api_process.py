@@ -11,7 +11,7 @@ import pytest
 
 from api.app import _BODIES
 from api.dependencies import Prober
-from api.routes.description import example_of
+from api.openapi.description import example_of
 from sidecar.model.stats import Lateness, TopicCounts
 from tests.unit.api_world import REMINDERS, World, problem, world
 

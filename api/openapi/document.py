@@ -19,8 +19,8 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Access, Visitor, declared_access, json_response
+from api.openapi.description import PARAMETERS, REFUSES, SCHEMA_PLACE, refusals
 from api.problems import MEDIA_TYPE
-from api.routes.description import PARAMETERS, REFUSES, SCHEMA_PLACE, refusals
 
 NONCE_BYTES: Final = 16
 _PROBLEM: Final[dict[str, Any]] = {
