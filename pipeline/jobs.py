@@ -32,11 +32,13 @@ from pipeline.sending import redrive as again
 from pipeline.sending.marking import Marked, Marking, marked_of, read_marks
 from pipeline.sending.plans import Taken
 from pipeline.sending.rebuild import overflow
+from pipeline.sending.resend import resent, unsettled
 from pipeline.warehouse.compact import compact as compact_table
 from pipeline.warehouse.tables import Warehouse
 
 FINDINGS_SHOWN_MAX: Final = 100
 TOPICS_MAX: Final = 10_000
+UNSETTLED: Final = "gold/unsettled"
 
 
 def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
@@ -175,18 +177,37 @@ def redrive_plan(rows: DataFrame) -> dict[str, Any]:
 
 
 def rebuild(warehouse: Warehouse) -> dict[str, Any]:
-    """Everything the overflow should hold, with its payload, into gold/overflow."""
+    """Everything that was accepted and is not settled: with its decision, by the ledger, into gold/overflow; what the
+    ledger doesn't name yet, as it came, into gold/unsettled."""
     settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
-    entries = current(warehouse.read(ENTRIES_TABLE, ENTRIES), warehouse.read(BLOCKS_TABLE, BLOCKS))
-    waiting = held(entries.where(~F.col("carried")), settled)
-    warehouse.replace(overflow(waiting, _records(warehouse, records_topics(warehouse))), "gold/overflow")
-    made = warehouse.read_report("gold/overflow")
+    blocks = warehouse.read(BLOCKS_TABLE, BLOCKS)
+    entries = current(warehouse.read(ENTRIES_TABLE, ENTRIES), blocks)
+    ingested = records_topics(warehouse)
+    sources = [topic for topic in ingested if topic in _distinct(blocks, "topic")]
+    records = _records(warehouse, sources)
+    judged = judge.positions(records, settled, entries, blocks, judge.holes(blocks, _lost_of_ledger(warehouse)))
+    warehouse.replace(overflow(held(entries, settled), _records(warehouse, ingested)), "gold/overflow")
+    warehouse.replace(unsettled(judged, entries, records), UNSETTLED)
+    made, left = warehouse.read_report("gold/overflow"), warehouse.read_report(UNSETTLED)
     known = {row.payload_known: row["count"] for row in made.groupBy("payload_known").count().collect()}
+    acts = {row.control: row["count"] for row in left.groupBy("control").count().collect()}
+    unknown = judged.where("state = 'unknown'").count()
     return {
         "held": sum(known.values()),
         "without_payload": known.get(False, 0),
         "table": warehouse.path("gold/overflow"),
+        "unsettled": sum(acts.values()),
+        "of_them_control_records": acts.get(True, 0),
+        "unknown": unknown,
+        "sources": sources,
     }
+
+
+def resend_rows(warehouse: Warehouse) -> DataFrame:
+    """Rows to send of what the last `rebuild` found without an outcome. Raises PipelineError where none was made."""
+    if not warehouse.exists(UNSETTLED):
+        raise PipelineError("nothing was rebuilt: run `tickover pipeline rebuild` first")
+    return resent(warehouse.read_report(UNSETTLED))
 
 
 def compact(warehouse: Warehouse, now_ms: int, grace_ms: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The jobs that send, as commands: bulk scheduling and redriving; and what the first may be fed with, a rebuild."""
+"""The jobs that send, as commands: bulk scheduling, redriving, and a rebuild with the two that send what it found."""
 
 import re
 from dataclasses import replace
@@ -150,8 +150,32 @@ def redrive(
 
 @app.command()
 def rebuild(warehouse: WarehouseOption, spark: SparkOption = None) -> None:
-    """Find what the overflow should hold, with payload, from ledger and sources: gold/overflow, input of `schedule`."""
+    """Find what has no outcome yet, from ledger and sources: gold/overflow for `schedule`, the rest for `resend`."""
     place = open_ingested(warehouse, spark)
     from pipeline import jobs
 
     show(jobs.rebuild(place))
+
+
+@app.command()
+def resend(
+    warehouse: WarehouseOption,
+    job: JobOption,
+    bootstrap_servers: BootstrapOption = "localhost:9092",
+    rate: RateOption = 0.0,
+    slice_rows: SliceOption = 100_000,
+    stop: StopOption = False,
+    kafka_option: KafkaOption = None,
+    spark: SparkOption = None,
+) -> None:
+    """Send what `rebuild` found undecided to its sources as it came, each once; a report in gold/resend."""
+    place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
+    from pipeline import jobs
+    from pipeline.sending import dispatch
+    from pipeline.sending.resend import MARK
+
+    errand = dispatch.Errand("resend", job_name(job), MARK, rate, slice_rows)
+    if stop:
+        dispatch.stop(place, errand)
+        return
+    run_errand(place, kafka_place(bootstrap_servers, kafka_option, "auto"), errand, jobs.resend_rows(place))

@@ -1,4 +1,6 @@
-"""`rebuild`: what the overflow holds, made again of the ledger and the sources: every held record with its payload.
+"""`rebuild`: what the ledger says is held, made again of it and the sources: every held record with its payload.
+
+What the ledger doesn't name yet is for `resend`.
 
 Its rows are input of `schedule`, so an overflow that is gone with its cluster goes on somewhere else. What was decided
 about a record goes with it, as columns that `schedule` reads: a delay topic then emits it as it would have been.

@@ -44,6 +44,7 @@ _REPORT: Final = pa.schema(
     ]
 )
 COLUMNS: Final = ("id", "topic", "key", "value", "headers", "refused")
+MORE_COLUMNS: Final = ("partition", "timestamp_ms", "letter")  # which rows may have
 TRANSACTION_MS: Final = 30_000  # a job that was killed holds up the readers of its topics no longer than this
 ANSWER_S: Final = 30.0
 POLL_S: Final = 0.05
@@ -97,6 +98,7 @@ class OutgoingRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     letter: Place | None = None
+    timestamp_ms: int = 0  # as Kafka's client has it: 0 is now
 
     @property
     def size(self) -> int:
@@ -120,8 +122,9 @@ def send(
 
     Rows are `COLUMNS`: `headers` as in `RECORDS`, and `refused`: why it is not sent, else null. A row goes to a
     partition by its key, without one by its id, as over REST; or where a column `partition` says, if there is one of
-    this number. `rate`: rows a second of all tasks together, 0: no limit. With a column `letter` (its place) each task
-    sends a stretch of neighbours, and marks them as sent if `marking` says how.
+    this number. Its timestamp is now, or what a column `timestamp_ms` says. `rate`: rows a second of all tasks
+    together, 0: no limit. With a column `letter` (its place) each task sends a stretch of neighbours, and marks them as
+    sent if `marking` says how.
     The computation fails, with Unanswered in its words, when nobody knows what Kafka has of the rows.
     """
     settings = dict(client)
@@ -139,7 +142,7 @@ def send(
         finally:
             shipment.close()
 
-    asked = rows.select(*COLUMNS, *(name for name in ("partition", "letter") if name in rows.columns))
+    asked = rows.select(*COLUMNS, *(name for name in MORE_COLUMNS if name in rows.columns))
     are_letters = "letter" in rows.columns
     shared = asked.repartitionByRange(part.tasks, "letter") if are_letters else asked.repartition(part.tasks)
     return shared.mapInArrow(batches, REPORT)
@@ -201,7 +204,10 @@ class Shipment:
         if partition is None or not 0 <= partition < count:
             partition = source_partition(key, row["id"].encode(), count)
         letter = Place(**row["letter"]) if row.get("letter") else None
-        return OutgoingRecord(place, topic, partition, key, row["value"], [*headers, (JOB, self._mark)], letter)
+        marked = [*headers, (JOB, self._mark)]
+        # A record that Kafka has no time of is one of now: the client can't write that there is none.
+        timestamp_ms = max(row.get("timestamp_ms") or 0, 0)
+        return OutgoingRecord(place, topic, partition, key, row["value"], marked, letter, timestamp_ms)
 
     def _count(self, topic: str) -> int:
         """The topic's partitions; 0: there is none of this name."""
@@ -260,10 +266,12 @@ class Shipment:
             else:
                 places[parcel.place] = Report("sent", None, message.partition(), message.offset())
 
-        _, topic, partition, key, value, headers, _ = parcel
+        _, topic, partition, key, value, headers, _, timestamp_ms = parcel
         while not errors:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=note)
+                self._producer.produce(
+                    topic, value, key, partition, timestamp=timestamp_ms, headers=headers, on_delivery=note
+                )
                 return
             except BufferError:
                 self._producer.poll(POLL_S)

@@ -30,6 +30,7 @@ class Sent(NamedTuple):
     job: bytes
     key: bytes | None = None
     value: bytes | None = None
+    timestamp_ms: int = 0
 
 
 class Broker:
@@ -71,12 +72,13 @@ class Client:
     def begin_transaction(self) -> None:
         self.broker.transactions += 1
 
+    # tidy: as the client's own
     def produce(
-        self, topic: str, value: Any, key: Any, partition: int, *, headers: Any, on_delivery: Callable[..., None]
+        self, topic: str, value: Any, key: Any, partition: int, *, timestamp: int, headers: Any, on_delivery: Any
     ) -> None:
         named = dict(headers)
         id, job = named.get("tickover-id", b"").decode(), named.get("tickover-job", b"")
-        self._queue.append((Sent(id, topic, partition, job, key, value), on_delivery))
+        self._queue.append((Sent(id, topic, partition, job, key, value, timestamp), on_delivery))
 
     def poll(self, timeout_s: float) -> int:
         self._check_epoch()
@@ -328,6 +330,13 @@ def test_a_row_may_say_its_partition_if_there_is_one(broker: Broker) -> None:
     ship([{**row(id, None), "partition": partition} for id, partition in said.items()])
     by_id = [source_partition(None, id.encode(), PARTITIONS) for id in ("c", "d", "e")]
     assert [sent.partition for sent in broker.committed] == [3, PARTITIONS - 1, *by_id]
+
+
+def test_a_row_may_say_its_time_and_without_one_it_is_now(broker: Broker) -> None:
+    said = {"a": 1_763_720_000_000, "b": 0, "c": -1, "d": None}
+    ship([{**row(id), "timestamp_ms": timestamp_ms} for id, timestamp_ms in said.items()])
+    ship([row("e")])
+    assert [sent.timestamp_ms for sent in broker.committed] == [1_763_720_000_000, 0, 0, 0, 0]
 
 
 def test_a_million_ids_go_where_java_puts_them() -> None:
