@@ -4,6 +4,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -31,6 +32,7 @@ from sidecar.doctor.sizing import (
     shown,
     size,
 )
+from sidecar.doctor.versions import VersionError, examine_version
 from sidecar.model.foreign_text import LINES, visible
 from sidecar.settings.settings import Settings
 
@@ -54,12 +56,25 @@ FileOption = Annotated[
 TopicsOption = Annotated[
     str, typer.Option("--topics", help="File of the cluster's topics, one a line, for globs as *-retry; - is stdin.")
 ]
+VersionOption = Annotated[
+    str,
+    typer.Option(
+        "--version-from",
+        metavar="VERSION",
+        help="Instead, say what this program changes for a group that runs this version, as 0.1.0. Asks no server.",
+    ),
+]
 ExistsOption = Annotated[bool, typer.Option("--no-create", help="tickover's own topics exist already.")]
 
 
-def doctor(config: ConfigOption = None, given: SetOption = None, form: OutputOption = Form.TABLE) -> None:
+def doctor(
+    config: ConfigOption = None,
+    given: SetOption = None,
+    version_from: VersionOption = "",
+    form: OutputOption = Form.TABLE,
+) -> None:
     """Check brokers, topics, retention, message sizes, Redis and clocks. Writes no record. 1 on any error."""
-    findings = examine(settings_of(config, given))
+    findings = _of_versions(version_from) if version_from else examine(settings_of(config, given))
     if form is Form.TABLE:
         print(visible(_text(findings), LINES))
     else:
@@ -68,6 +83,14 @@ def doctor(config: ConfigOption = None, given: SetOption = None, form: OutputOpt
     warnings = sum(finding.severity is Severity.WARNING for finding in findings)
     say(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
     raise typer.Exit(Status.FAILED if errors else Status.OK)
+
+
+def _of_versions(since: str) -> list[Finding]:
+    """Raises Failure."""
+    try:
+        return examine_version(since, version("tickover"))
+    except VersionError as error:
+        raise Failure(f"--version-from: {error}", Status.USAGE) from None
 
 
 def _count(number: int, noun: str) -> str:
