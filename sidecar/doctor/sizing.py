@@ -232,7 +232,7 @@ def process_needs(load: Load, settings: Settings, replicas: int) -> Iterator[Nee
     yield Need("sidecar", "memory of a process", memory, "B", f"{formula.format(usual)}: due within {horizon_s:.0f} s")
     yield Need(
         "sidecar", "memory limit of a process", limit + MEMORY_BACKLOG.value, "B",
-        f"{formula.format(most)} + MEMORY_BACKLOG: all due at once, up to wheel.records_max",
+        f"{formula.format(most)} + MEMORY_BACKLOG: all due at once, up to `wheel.records_max`",
     )  # fmt: skip
     yield Need(
         "sidecar", "CPU of a process", cores, "cores",

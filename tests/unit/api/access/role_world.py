@@ -50,6 +50,7 @@ CONTENT: Final[dict[str, Any]] = {
     "value": MARKS["value"],
     "headers": [[MARKS["header name"], MARKS["header value"]]],
 }
+ASKED: Final = {**CONTENT, "headers": [*CONTENT["headers"], ["tickover-target", "push"], ["tickover-delay", "90s"]]}
 ERROR: Final = f"{MARKS['error text']}: {MARKS['address in an error']}:5432 does not answer"
 WAIT_S: Final = 60.0
 
@@ -215,7 +216,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     ),
     "POST /v1/messages/{id}/fire": (Call(prepare=obeyed({CONTROL: Outcome.EMITTED}, {CONTROL: OFFSET})),),
     "GET /v1/policies": (Call(),),
-    "POST /v1/policies/explain": (Call(body={"record": {"topic": "reminders", "partition": 0, **CONTENT}}),),
+    "POST /v1/policies/explain": (Call(body={"record": {"topic": "reminders", "partition": 0, **ASKED}}),),
     "DELETE /v1/policies/{name}": (Call(POLICY, headers=ANY_VERSION),),
     "GET /v1/policies/{name}": (Call(POLICY),),
     "PUT /v1/policies/{name}": (Call(POLICY, headers=ANY_VERSION, body=REMINDERS),),
