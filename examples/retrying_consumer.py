@@ -33,8 +33,9 @@ for message in (consumer.poll() for _delivery in range(3)):  # yours goes on: `w
         print(f"{message.value().decode()}, attempt {attempt}: done")
     except Exception as error:  # noqa: BLE001 - whatever it is, the order must not be lost
         print(f"{message.value().decode()}, attempt {attempt}: {error}")
-        why = ("tickover-error-class", f"{type(error).__module__}.{type(error).__qualname__}")
-        producer.produce("orders-retry", message.value(), message.key(), headers=[*headers, why], on_delivery=check)
+        headers.append(("tickover-error-class", f"{type(error).__module__}.{type(error).__qualname__}"))
+        headers.append(("tickover-error-message", str(error).encode("utf-8", "replace")))
+        producer.produce("orders-retry", message.value(), message.key(), headers=headers, on_delivery=check)
         producer.flush()
     consumer.commit(message, asynchronous=False)
 consumer.close()

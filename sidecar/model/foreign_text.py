@@ -22,7 +22,7 @@ _HOST: Final = re.compile(r"[a-z0-9_][\w-]{0,62}(?:\.[a-z0-9_][\w-]{0,62}){0,9}"
 _PORT_DIGITS: Final = range(2, 6)
 _LINE_DIGITS_MAX: Final = 3  # `status:503` names no port
 _IP: Final = re.compile(r"[0-9a-f:.]{2,45}", re.IGNORECASE)
-_OBJECT: Final = re.compile(r"[0-9a-f]{6,}", re.IGNORECASE)  # behind @: `Order@6d06d69c` is an object, no mailbox
+_OBJECT: Final = re.compile(r"[0-9a-f]{6,}", re.IGNORECASE)  # behind @: `Order@6d06d69c`, as `orders@1`, is no mailbox
 # Last parts of names: of hosts with one dot, and of files with code, whose lines look like ports.
 _DOMAINS: Final = frozenset((
     "biz", "cloud", "cluster", "com", "corp", "dev", "edu", "example", "gov", "home", "info", "internal", "intranet",
@@ -74,7 +74,7 @@ def _hidden(token: str) -> str:
 def _is_address(token: str) -> bool:
     name, at, host = token.rpartition("@")
     if at:
-        return bool(name and host) and not _OBJECT.fullmatch(host)
+        return bool(name and host) and not (_OBJECT.fullmatch(host) or host.isdigit())
     host, _, port = token.rpartition(":")
     has_port = port.isdigit() and len(port) in _PORT_DIGITS
     if _is_ip(token) or (has_port and _is_ip(host)):

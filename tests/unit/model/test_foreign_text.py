@@ -126,7 +126,7 @@ def test_addresses_are_hidden(text: str, around: str) -> None:
         "java.net.ConnectException: Connection refused", "at OrderService.java:123", "main.py:1204", "status:503",
         "com.acme.Order@6d06d69c", "order 4711 is too late", "std::vector", "took 12:34:56", "12:30",
         "no such key: a.b", "version 1.2", "psycopg2.errors.UniqueViolation", "e.g. this", "...", "id: x-1",
-        "a,b;c", "",
+        "a,b;c", "", "not allowed by policy reminders@12",
     ],
 )  # fmt: skip
 def test_other_words_stay(text: str) -> None:
