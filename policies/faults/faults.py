@@ -10,6 +10,7 @@ from policies.faults.places import Place, has, keys_at, paths_of, value_at, writ
 from policies.faults.words import KINDS, MISSING, NO_TAG, UNKNOWN_KEY, WRONG_TAG, Written, hint_of, words_of
 
 NEAR: Final = 0.7  # how alike a key and the one that was meant are, 0 to 1
+NEAR_LENGTH_MAX: Final = 64  # a longer key is none that was misspelt, and to compare it takes long
 KEYS_SHOWN_MAX: Final = 12
 CONSIDERED_MAX: Final = 200  # faults that are looked at: each is compared with each
 
@@ -65,6 +66,8 @@ def unknown_key(model: type[BaseModel], value: Any, place: Place) -> Fault:
 
 def _near_key(model: type[BaseModel], value: Any, place: Place) -> str:
     """The key that was meant; empty where none is near. One that is there already isn't meant a second time."""
+    if len(str(place[-1])) > NEAR_LENGTH_MAX:
+        return ""
     there = value_at(value, place[:-1])
     given = there if isinstance(there, Mapping) else {}
     free = [key for key in keys_at(model, value, place[:-1]) if key not in given]

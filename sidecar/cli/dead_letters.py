@@ -164,7 +164,9 @@ def _with_times(conditions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time(option: str, text: str) -> int:
-    """A duration is so long ago; a bare number is epoch milliseconds."""
+    """A duration is so long ago; a bare number, 0 as well, is epoch milliseconds."""
+    if text.isascii() and text.isdigit():
+        return time_ms(option, text)
     try:
         return int(time.time() * 1_000) - parse_typed_duration(text)
     except FormatError:
@@ -173,7 +175,7 @@ def _time(option: str, text: str) -> int:
 
 def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Page after page; a line says how much is left."""
-    asked = {name: value for name, value in query.items() if value not in (None, False)}
+    asked = {name: value for name, value in query.items() if value is not None and value is not False}
     cursor, scanned = None, 0
     with ProgressLine() as progress:
         for _ in range(PAGES_MAX):
@@ -201,7 +203,8 @@ def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) ->
 
 def _with_cause(letter: dict[str, Any]) -> dict[str, Any]:
     """A letter in one line: `error` is what it died of, in place of its group's name, which `groups` shows."""
-    return {**letter, "error": letter["detail"] or letter["error_message"]}
+    # A sidecar of the version before tells neither.
+    return {**letter, "error": letter.get("detail") or letter.get("error_message") or letter.get("error")}
 
 
 def _show(items: list[dict[str, Any]], form: Form, columns: tuple[str, ...], full: bool = False) -> None:

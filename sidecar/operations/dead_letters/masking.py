@@ -87,6 +87,8 @@ class Masking:
 
     def _words(self, name: str, data: bytes | None) -> str:
         """A header as text; bytes that aren't UTF-8 are U+FFFD. JSON stays JSON, masked where a rule says so."""
+        if data and self._masks(name):
+            return MASK
         if data is None or self.shows(name, data):
             return (data or b"").decode()
         match self.part(name, data):
@@ -119,7 +121,7 @@ class Masking:
     def _header(self, name: str, value: bytes | None) -> Any:
         if name in OWN_WORDS:
             return _text(value)
-        return self.part(name, value)
+        return MASK if value and self._masks(name) else self.part(name, value)
 
     def part(self, name: str, data: bytes | None) -> Any:
         """One key, value or header of this name as it may be shown."""

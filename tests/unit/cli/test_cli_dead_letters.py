@@ -92,5 +92,7 @@ def test_slips(tickover: Terminal, arguments: list[str], status: int, says: str)
 def test_times(tickover: Terminal) -> None:
     tickover.there.letters.add("orders-dlq", dead())  # of 2027
     assert len(tickover.data("dead-letters", "list", "--since", "2h")) == 1
+    assert len(tickover.data("dead-letters", "list", "--since", "0")) == 1  # the epoch, not now
+    assert len(tickover.data("dead-letters", "list", "--until", "0")) == 0
     assert len(tickover.data("dead-letters", "list", "--until", "2026-01-01T00:00:00Z")) == 0
     assert len(tickover.data("dead-letters", "list", "--since", "1800000000001")) == 0

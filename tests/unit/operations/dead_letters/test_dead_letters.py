@@ -85,6 +85,9 @@ def test_rules_mask_what_it_died_of() -> None:
         assert cause(headers, rule, with_addresses=True) == {"error": MASK, "error_message": MASK, "detail": None}
     assert cause(headers, "*card*", "error_message")["error_message"] == "card 4711 is void"  # rules are of names
     structured = dead(error_message='{"code": 1, "password": "word"}')
+    assert cause(structured, ERROR_MESSAGE, with_addresses=True)["error_message"] == MASK, "also what is JSON"
+    letter = DeadLetter(Place("a-dlq", 0, 1), 1, None, None, structured)
+    assert [ERROR_MESSAGE, MASK] in Masking((ERROR_MESSAGE,)).payload(letter)["headers"]
     assert json.loads(cause(structured, "*password*")["error_message"] or "") == {"code": 1, "password": MASK}
     assert cause(structured)["error_message"] == '{"code": 1, "password": "word"}'
     twice = dead(error_message='{"password": "first-word", "password": 1}')
