@@ -188,9 +188,11 @@ def _row(right: Right) -> dict[str, Any]:
 
 # tidy: a command's options
 def size_load(
-    rate: Annotated[str, typer.Option(help="Records a second of all sources on average, each attempt counted: 200/s.")],
     delay: Annotated[str, typer.Option(help="The longest time that a record is held: 30d.")],
-    pending: Annotated[str, typer.Option(help="Records held at once: 1M; left out: rate times delay.")] = "",
+    rate: Annotated[
+        str, typer.Option(help="Records a second of all sources on average, each attempt counted: 200/s.")
+    ] = "",
+    pending: Annotated[str, typer.Option(help="Records held at once: 1M. Of rate and pending one is enough.")] = "",
     value: Annotated[int, typer.Option(help="Bytes of a value.", min=0, max=VALUE_BYTES_MAX)] = VALUE_BYTES_DEFAULT,
     ids: Annotated[str, typer.Option("--with-id", help="Share of the records that have a tickover-id: 25%.")] = "0%",
     packed: Annotated[
@@ -212,10 +214,12 @@ def size_load(
 ) -> None:
     """Reckon what a load needs: Redis, Kafka's disk, memory, CPU, replicas. Asks nobody."""
     try:
+        delay_ms = _read("--delay", _duration, delay)
+        held = _read("--pending", parse_count, pending) if pending else 0
         load = Load(
-            _read("--rate", parse_rate, rate),
-            _read("--delay", _duration, delay),
-            _read("--pending", parse_count, pending) if pending else 0,
+            _read("--rate", parse_rate, rate) if rate else _rate_of(held, delay_ms),
+            delay_ms,
+            held,
             value,
             _read("--with-id", parse_share, ids),
             _read("--packed", parse_share, packed),
@@ -231,6 +235,13 @@ def size_load(
     show_items([need._asdict() for need in size(load, Settings())], _sized, form)
     if load.pending > load.rate * load.delay_ms / 1_000:
         say("more are pending than come in within --delay at this rate: Kafka's disk is reckoned for those pending")
+
+
+def _rate_of(held: int, delay_ms: int) -> float:
+    """Records a second of which so many are held at once. Raises Failure."""
+    if not held or not delay_ms:
+        raise Failure("say --rate, or --pending", Status.USAGE)
+    return held * 1_000 / delay_ms
 
 
 def _read(option: str, parse: Callable[[str], Number], text: str) -> Number:

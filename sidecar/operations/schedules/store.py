@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from sidecar.kafka.topic_follower import PARTITION, Apply, LogUnavailable
+from sidecar.model.times import rfc_3339
 from sidecar.operations.jobs.transactional_sender import (
     OutgoingRecord,
     Refused,
@@ -161,7 +162,8 @@ class ScheduleStore:
             assert former is not None  # it is at the version expected, which isn't 0
             reached_ms = standing(former, known.progress).last_ms
             if to_ms >= reached_ms:
-                detail = f"The schedule has come to {reached_ms} (epoch ms): a rewind goes back to a time before that."
+                reached = rfc_3339(reached_ms) or f"{reached_ms} (epoch ms)"
+                detail = f"The schedule has come to {reached}: a rewind goes back to a time before that."
                 raise ScheduleRefused("rewind-not-back", detail)
             now_ms, version = self._now_ms(), known.version + 1
             return Entry(former.schedule, former.source, version, author, now_ms, to_ms, version, now_ms)

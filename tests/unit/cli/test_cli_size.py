@@ -84,3 +84,11 @@ def test_what_can_not_be_read_is_usage(arguments: tuple[str, ...], words: str) -
 def test_more_pending_than_can_come_in_is_said() -> None:
     assert "more are pending" in tickover_size("--pending", "1M", "--delay", "1d", "--rate", "1/s").stderr
     assert tickover_size("--pending", "1k", "--delay", "1d", "--rate", "1/s").stderr == ""
+
+
+def test_how_many_are_held_tells_the_rate() -> None:
+    assert amounts("--pending", "720k", "--delay", "1h") == amounts(
+        "--rate", "200/s", "--pending", "720k", "--delay", "1h"
+    )
+    refused = tickover_size("--delay", "1h")
+    assert (refused.exit_code, "--rate" in refused.stderr) == (2, True)
