@@ -97,9 +97,10 @@ class Part(NamedTuple):
     replica: str = ""
 
 
-# RUNNING is no cause; a slow settlement stands behind what keeps records from being handed over.
+# RUNNING is no cause. While a target is suspended, nothing is let through to it: what waits for its rate or its breaker
+# then waits because of that. A slow settlement stands behind what keeps records from being handed over.
 _ORDER: Final = (
-    Kind.RECOVERING, Kind.STALLED, Kind.KAFKA, Kind.REBUILD, Kind.REDIS, Kind.BREAKER, Kind.RATE, Kind.SUSPENDED,
+    Kind.RECOVERING, Kind.STALLED, Kind.KAFKA, Kind.REBUILD, Kind.REDIS, Kind.SUSPENDED, Kind.BREAKER, Kind.RATE,
     Kind.ORDER, Kind.SETTLE, Kind.PAUSED,
 )  # fmt: skip
 OWNED: Final = (Kind.RUNNING, Kind.RECOVERING)

@@ -106,6 +106,19 @@ def test_what_cannot_concern_the_record_is_no_cause(late: Late, recorded: Record
         assert Cause.UNOWNED not in causes
 
 
+@given(late=lates(), recorded=recordings, outage=st.tuples(times, times))
+def test_an_outage_of_the_target_is_never_told_as_its_rate_or_breaker(
+    late: Late, recorded: Recorded, outage: tuple[int, int]
+) -> None:
+    begin, end = sorted(outage)
+    kinds = (Kind.SUSPENDED, Kind.RATE, Kind.BREAKER)
+    during = [Span(Subject(kind, late.target), begin, end, "a", "replica-a") for kind in kinds]
+    owner = Span(Subject(Kind.RUNNING, *LANE), 0, END, "a", "replica-a")
+    for part in attributed(late, recorded._replace(spans=[*recorded.spans, owner, *during])):
+        if part.cause in (Cause.RATE, Cause.BREAKER):
+            assert not common([part[:2]], united([(begin, end)]))
+
+
 @given(one=ranges, other=ranges)
 def test_sets_of_ranges_agree_with_sets_of_milliseconds(
     one: list[tuple[int, int]], other: list[tuple[int, int]]

@@ -105,6 +105,18 @@ def test_a_held_message_that_is_overdue_up_to_now() -> None:
         assert (early["lateness_ms"], early["parts"]) == (0, [])
 
 
+def test_what_waits_at_the_gate_of_a_suspended_target_waits_for_the_target() -> None:
+    with world() as api:
+        api.held.rows = [held_row(8, NOW_MS - 9_000) | {"attempt": 1}]
+        api.conditions.spans = [
+            had(0, NOW_MS),
+            span(Kind.SUSPENDED, NOW_MS - 8_000, NOW_MS - 2_000, "mail"),
+            span(Kind.RATE, NOW_MS - 9_000, NOW_MS - 1_000, "mail"),
+            span(Kind.BREAKER, NOW_MS - 8_500, NOW_MS, "mail"),
+        ]
+        assert get(api, "/v1/lateness", id="id-8")["by_cause"] == {"suspended": 6_000, "breaker": 2_500, "rate": 500}
+
+
 def held_row(offset: int, due_ms: int, **other: Any) -> dict[str, Any]:
     return row(offset, due=due_ms, target="mail", attempt=None, **other)
 
