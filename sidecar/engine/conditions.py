@@ -3,25 +3,45 @@
 Nothing here costs anything for a record: it is asked a few times a second, by partition and by target.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
 
 
-def conditions_of(assignment: Assignment, emitter: Emitter, now_ms: int) -> Iterator[Condition]:
+class Waits:
+    """Since when something waits, by target and by partition: remembered from snapshot to snapshot while it does.
+
+    The due time of the first record alone doesn't say: it may have been overdue when it came.
+    """
+
+    def __init__(self) -> None:
+        self._begun_ms: dict[Subject, int] = {}
+
+    def step(self, waiting: Iterable[tuple[Subject, int]], now_ms: int) -> list[Condition]:
+        """Conditions of what has waited for `WAIT_MIN_MS`. `waiting`: all that waits, and the earliest due time, epoch
+        ms; what isn't among it is forgotten.
+        """
+        dues_ms = dict(waiting)
+        self._begun_ms = {subject: min(self._begun_ms.get(subject, now_ms), now_ms) for subject in dues_ms}
+        since_ms = {subject: max(due_ms, self._begun_ms[subject]) for subject, due_ms in dues_ms.items()}
+        return [Condition(*one) for one in since_ms.items() if now_ms - one[1] >= WAIT_MIN_MS]
+
+
+def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int) -> Iterator[Condition]:
     """Conditions of partitions and targets, and of the process as far as assignment and emitter know them."""
     lanes = assignment.lanes.values()
     for lane in lanes:
         yield Condition(Subject(Kind.RUNNING, *lane.id), assignment.since_ms[lane.id])
     for lane_id in assignment.recovering_lanes:
         yield Condition(Subject(Kind.RECOVERING, *lane_id), assignment.since_ms[lane_id])
-    yield from _of_partitions(lanes, now_ms)
-    for wait in emitter.gate.waits():
-        if now_ms - wait.due_ms >= WAIT_MIN_MS:
-            yield Condition(Subject(Kind.BREAKER if wait.for_breaker else Kind.RATE, wait.target), wait.due_ms)
+    for lane in lanes:
+        if lane.loss is not None:
+            yield Condition(Subject(Kind.REBUILD, *lane.id))
+    yield from waits.step((*_at_gate(emitter.gate), *_behind_others(lanes)), now_ms)
     for target in emitter.redelivery.suspended(now_ms):
         yield Condition(Subject(Kind.SUSPENDED, target))
     handed_over_ms = min((one.batches[0][2] for one in emitter.settlement.in_flight if one.batches), default=now_ms)
@@ -31,11 +51,14 @@ def conditions_of(assignment: Assignment, emitter: Emitter, now_ms: int) -> Iter
         yield Condition(Subject(Kind.PAUSED))
 
 
-def _of_partitions(lanes: Collection[SourcePartition], now_ms: int) -> Iterator[Condition]:
+def _at_gate(gate: RateLimiter) -> Iterator[tuple[Subject, int]]:
+    """What waits for a target, and since when it is due."""
+    for wait in gate.waits():
+        yield Subject(Kind.BREAKER if wait.for_breaker else Kind.RATE, wait.target), wait.due_ms
+
+
+def _behind_others(lanes: Iterable[SourcePartition]) -> Iterator[tuple[Subject, int]]:
+    """What waits in a partition behind others of its key, and since when it is due."""
     for lane in lanes:
-        if lane.loss is not None:
-            yield Condition(Subject(Kind.REBUILD, *lane.id))
         if lane.order is not None and lane.order.fired_waiting:
-            due_ms = lane.order.oldest_due_ms()
-            if now_ms - due_ms >= WAIT_MIN_MS:
-                yield Condition(Subject(Kind.ORDER, *lane.id), due_ms)
+            yield Subject(Kind.ORDER, *lane.id), lane.order.oldest_due_ms()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sidecar.engine.assignment import Assignment
-from sidecar.engine.conditions import conditions_of
+from sidecar.engine.conditions import Waits, conditions_of
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
@@ -39,6 +39,7 @@ class Publisher:
         self._emitter = emitter
         self._assignment = assignment
         self._overflow = overflow
+        self._waits = Waits()
         self.near_due_ms = -1  # when the next record in a wheel is due
         self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
         self.held_for_ms: Mapping[str, int] = {}  # by topic: how long from now what the overflow has may be held
@@ -121,7 +122,7 @@ class Publisher:
             not_taken_in=self._assignment.not_taken_in,
             at_ms=now_ms,
             conditions=(
-                *conditions_of(self._assignment, self._emitter, now_ms),
+                *conditions_of(self._assignment, self._emitter, self._waits, now_ms),
                 *((Condition(Subject(Kind.KAFKA)),) if kafka_problem else ()),
                 *((Condition(Subject(Kind.REDIS)),) if self._overflow.problem else ()),
             ),

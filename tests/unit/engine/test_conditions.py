@@ -4,8 +4,12 @@ from typing import NoReturn
 
 import pytest
 
-from sidecar.model.condition import WAIT_MIN_MS, Kind, Subject
+from sidecar.engine.conditions import Waits
+from sidecar.engine.engine import PUBLISH_INTERVAL_MS
+from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
+from sidecar.model.record import Headers
 from sidecar.overflow.interface import OverflowUnavailable
+from tests.simulation.fake_time import EPOCH_MS
 from tests.simulation.replica import LEDGER
 from tests.unit.engine.emission.test_rate_limit import limited
 from tests.unit.engine_bench import LANE, SOURCE, Bench
@@ -60,10 +64,54 @@ def test_a_rate_is_a_condition_once_its_first_record_has_waited() -> None:
     assert Subject(Kind.RATE, "mail") not in there(bench)
     bench.run(WAIT_MIN_MS)
     since_ms = there(bench)[Subject(Kind.RATE, "mail")]
-    assert due_ms - 50 <= since_ms <= due_ms + 50
+    assert due_ms - 50 <= since_ms <= due_ms + 50 + PUBLISH_INTERVAL_MS
     bench.wait_until(lambda: len(bench.values("mail")) == 40)
     bench.run(300)
     assert there(bench).keys() == {HERE}
+
+
+YESTERDAY: Headers = [("tickover-deliver-at", b"%d" % (EPOCH_MS - 86_400_000))]
+
+
+def test_a_condition_does_not_reach_back_to_before_anything_waited() -> None:
+    bench = limited()
+    for _ in range(30):
+        bench.send(b"overdue when it came", headers=YESTERDAY)
+    came_ms = bench.clock.now_ms
+    bench.run(700)
+    assert there(bench).keys() == {HERE}, "it has not waited for long, however overdue it is"
+    bench.run(WAIT_MIN_MS)
+    assert came_ms <= there(bench)[Subject(Kind.RATE, "mail")] <= came_ms + PUBLISH_INTERVAL_MS + 50
+    bench.wait_until(lambda: len(bench.values("mail")) == 30)
+    bench.run(2 * PUBLISH_INTERVAL_MS)  # nothing waits any more
+    for _ in range(20):
+        bench.send(b"overdue when it came", headers=YESTERDAY)
+    again_ms = bench.clock.now_ms
+    bench.run(WAIT_MIN_MS + PUBLISH_INTERVAL_MS + 50)
+    assert again_ms <= there(bench)[Subject(Kind.RATE, "mail")] <= again_ms + PUBLISH_INTERVAL_MS + 50
+
+
+RATE, ORDER = Subject(Kind.RATE, "mail"), Subject(Kind.ORDER, *LANE)
+
+
+def test_a_wait_begins_when_it_is_seen_and_is_due() -> None:
+    waits = Waits()
+    waiting = [(RATE, 0), (ORDER, 5_500)]  # long overdue, and due after it was seen
+    assert waits.step(waiting, 5_000) == []
+    assert waits.step(waiting, 5_000 + WAIT_MIN_MS) == [Condition(RATE, 5_000)]
+    assert waits.step(waiting, 5_500 + WAIT_MIN_MS) == [Condition(RATE, 5_000), Condition(ORDER, 5_500)]
+    assert waits.step([(ORDER, 5_500)], 9_000) == [Condition(ORDER, 5_500)]
+    assert waits.step(waiting, 9_250) == [Condition(ORDER, 5_500)], "the other one began again"
+    assert waits.step(waiting, 9_250 + WAIT_MIN_MS) == [Condition(RATE, 9_250), Condition(ORDER, 5_500)]
+    assert waits.step([], 12_000) == []
+    assert waits._begun_ms == {}
+
+
+def test_a_wait_is_told_also_after_the_clock_was_set_back() -> None:
+    waits = Waits()
+    waits.step([(RATE, 0)], 90_000)
+    waits.step([(RATE, 0)], 5_000)
+    assert waits.step([(RATE, 0)], 5_000 + WAIT_MIN_MS) == [Condition(RATE, 5_000)]
 
 
 def test_a_target_that_does_not_acknowledge_and_the_settlement_behind_it() -> None:
