@@ -9,18 +9,18 @@ memory, `SPANS_WAITING_MAX` at most: of more the oldest are forgotten, and that 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Final, Protocol
 
 from sidecar.conditions.attribution import OWNED, Recorded, Span
-from sidecar.model.condition import Kind, Subject
+from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowFailure
 
 WRITE_S: Final = 2
 STALL_S: Final = 3.0  # between two snapshots: they are made four times a second
-OPEN_MAX: Final = 5_000  # conditions at once of one process; of more some aren't recorded
+OPEN_MAX: Final = 5_000  # partitions of one process that are recorded, and conditions beside them
 SPANS_WAITING_MAX: Final = 10_000
 SILENT_MS: Final = 10_000  # a process whose last sign is older is as good as gone
 SILENT_SUCCEEDED_MS: Final = 5_000  # and sooner where somebody else has its partition
@@ -120,7 +120,7 @@ class ConditionRecorder:
         seen, self._seen = self._seen, stats
         if seen.at_ms and stats.turned_monotonic_s - seen.turned_monotonic_s > STALL_S:
             self._end(Subject(Kind.STALLED), seen.at_ms, stats.at_ms)
-        there = {one.subject: one.since_ms for one in islice(stats.conditions, OPEN_MAX)}
+        there = {one.subject: one.since_ms for one in _most_telling(stats.conditions)}
         for subject in self._open.keys() - there.keys():
             self._end(subject, self._open.pop(subject), stats.at_ms)
         for subject, since_ms in there.items():
@@ -131,6 +131,18 @@ class ConditionRecorder:
 
     def _under_way(self, at_ms: int) -> list[Span]:
         return [Span(*one, max(one[1], at_ms), self._run, self._seen.replica) for one in self._open.items()]
+
+
+def _most_telling(conditions: Iterable[Condition]) -> Iterator[Condition]:
+    """At most `OPEN_MAX` of those that say who has a partition, and at most as many others, the process's own first.
+
+    Apart: many waiting targets would push out owners, whose partitions would count as nobody's.
+    """
+    owned, others = list[Condition](), list[Condition]()
+    for one in conditions:
+        (owned if one.subject.kind in OWNED else others).append(one)
+    others.sort(key=lambda one: bool(one.subject.topic))
+    return chain(islice(owned, OPEN_MAX), islice(others, OPEN_MAX))
 
 
 def prolonged(span: Span, known: Iterable[Span], now_ms: int) -> Span:

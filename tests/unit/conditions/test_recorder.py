@@ -149,16 +149,26 @@ def test_what_ends_while_redis_is_away_is_kept_later(monkeypatch: pytest.MonkeyP
 
 def test_memory_is_bounded_while_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "SPANS_WAITING_MAX", 3)
-    monkeypatch.setattr(recorder_module, "OPEN_MAX", 2)
     bench = Bench()
     bench.log.is_away = True
     for second in range(0, 20, 2):
-        bench.at(second, HERE, MAIL, Subject(Kind.REDIS))
+        bench.at(second, HERE, MAIL)
         bench.at(second + 1, HERE)
         bench.recorder.write()
     bench.log.is_away = False
     bench.recorder.write()
     assert bench.told() == [("suspended", 14, 15), ("suspended", 16, 17), ("suspended", 18, 19)]
+
+
+def test_of_too_many_the_process_own_and_the_owners_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "OPEN_MAX", 3)
+    bench = Bench()
+    owned = [Subject(Kind.RUNNING, "reminders", partition) for partition in range(9)]
+    limited = [Subject(Kind.RATE, f"mail-{number}") for number in range(9)]
+    own = [Subject(Kind.SETTLE), Subject(Kind.REDIS)]
+    bench.at(1, *owned, *limited, *own)
+    bench.recorder.write()
+    assert {one.subject for one in bench.log.under_way} == {*owned[:3], *own, limited[0]}
 
 
 def test_nothing_is_kept_before_the_engine_has_published() -> None:
