@@ -14,13 +14,15 @@ from itertools import chain, islice
 from typing import Final, Protocol
 
 from sidecar.conditions.attribution import OWNED, Recorded, Span
-from sidecar.model.condition import Condition, Kind, Subject
+from sidecar.model.condition import SAMPLE_MS, WAIT_MIN_MS, Condition, Kind, Subject
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowFailure
 
 WRITE_S: Final = 2
 STALL_S: Final = 3.0  # between two snapshots: they are made four times a second
 OPEN_MAX: Final = 5_000  # partitions of one process that are recorded, and conditions beside them
+JOIN_MS: Final = 2 * SAMPLE_MS  # a condition that begins again sooner has gone on, as far as one can tell
+JOINED_BY_MS: Final = JOIN_MS + WAIT_MIN_MS + SAMPLE_MS  # a wait that began in time is told by then
 SPANS_WAITING_MAX: Final = 10_000
 SILENT_MS: Final = 10_000  # a process whose last sign is older is as good as gone
 SILENT_SUCCEEDED_MS: Final = 5_000  # and sooner where somebody else has its partition
@@ -36,7 +38,9 @@ class SpanLog(Protocol):
         """A name that no other start of a process has."""
 
     def write(self, ended: list[Span], under_way: list[Span], at_ms: int) -> None:
-        """Keep spans that have ended, and those that were under way as of `at_ms`, all of one run."""
+        """Keep spans that have ended, and those that were under way as of `at_ms`, all of one run. Some of these may
+        have ended shortly before, and go on if they soon begin again.
+        """
 
     def read(self, since_ms: int) -> tuple[list[Span], list[Span]]:
         """Spans of all replicas: those that ended after `since_ms` (those of partitions: from `OWNERS_BACK_MS` before),
@@ -56,6 +60,7 @@ class ConditionRecorder:
         self._writing = threading.Lock()
         self._seen = Stats()
         self._open: dict[Subject, int] = {}  # since when, epoch ms
+        self._resting: dict[Subject, tuple[int, int]] = {}  # from when to when; may begin again soon
         self._ended: deque[Span] = deque(maxlen=SPANS_WAITING_MAX)
         self._is_away = False
 
@@ -90,7 +95,7 @@ class ConditionRecorder:
         self.sample()
         with self._lock:
             self._ended.extend(self._under_way(self._seen.at_ms + self._age_ms()))
-            self._open = {}
+            self._open, self._resting = {}, {}
         self.write()
 
     def recorded(self, since_ms: int) -> Recorded:
@@ -122,15 +127,37 @@ class ConditionRecorder:
             self._end(Subject(Kind.STALLED), seen.at_ms, stats.at_ms)
         there = {one.subject: one.since_ms for one in _most_telling(stats.conditions)}
         for subject in self._open.keys() - there.keys():
-            self._end(subject, self._open.pop(subject), stats.at_ms)
+            from_ms = self._open.pop(subject)
+            span = from_ms, max(from_ms, stats.at_ms)
+            if subject.kind in OWNED:  # that nobody had it for a moment is to be told
+                self._end(subject, *span)
+            else:
+                self._resting[subject] = span
         for subject, since_ms in there.items():
-            self._open.setdefault(subject, since_ms if since_ms >= 0 else stats.at_ms)
+            if subject not in self._open:
+                self._open[subject] = self._begin(subject, since_ms if since_ms >= 0 else stats.at_ms)
+        for subject, span in list(self._resting.items()):
+            if not 0 <= stats.at_ms - span[1] <= JOINED_BY_MS:
+                self._end(subject, *self._resting.pop(subject))
+
+    def _begin(self, subject: Subject, since_ms: int) -> int:
+        """When a condition began that wasn't there at the last sample: before its rest, if that was short."""
+        if subject not in self._resting:
+            return since_ms
+        from_ms, to_ms = self._resting.pop(subject)
+        if since_ms - to_ms < JOIN_MS:
+            return min(from_ms, since_ms)
+        self._end(subject, from_ms, to_ms)
+        return since_ms
 
     def _end(self, subject: Subject, from_ms: int, to_ms: int) -> None:
         self._ended.append(Span(subject, from_ms, max(from_ms, to_ms), self._run, self._seen.replica))
 
     def _under_way(self, at_ms: int) -> list[Span]:
-        return [Span(*one, max(one[1], at_ms), self._run, self._seen.replica) for one in self._open.items()]
+        """What goes on, and what has ended and may begin again soon."""
+        spans = [(subject, from_ms, max(from_ms, at_ms)) for subject, from_ms in self._open.items()]
+        spans += [(subject, *span) for subject, span in self._resting.items()]
+        return [Span(*span, self._run, self._seen.replica) for span in spans]
 
 
 def _most_telling(conditions: Iterable[Condition]) -> Iterator[Condition]:

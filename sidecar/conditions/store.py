@@ -78,7 +78,9 @@ class RedisSpanLog:
                 from_ms = since_ms - OWNERS_BACK_MS if key.endswith(PARTITIONS) else since_ms
                 members = self._client.zrangebyscore(key, from_ms, "+inf", start=0, num=SPANS_MAX)
                 ended += (span for member in members for span in self._spans(key, member))
-            under_way = [span for _, _, spans in self._under_way() for span in spans]
+            signs = [(at_ms, span) for _, at_ms, spans in self._under_way() for span in spans]
+        under_way = [span for at_ms, span in signs if span.to_ms >= at_ms]
+        ended += [span for at_ms, span in signs if span.to_ms < at_ms]  # and may have begun again since
         return [one for one in ended if one.subject.kind in OF_PARTITIONS or one.to_ms > since_ms], under_way
 
     # --- writing --------------------------------------------------------------------------------------------------

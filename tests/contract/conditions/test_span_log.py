@@ -70,6 +70,13 @@ def test_every_replica_reads_what_all_have_written(client: Any, owner: Any) -> N
     assert under_way == [span(other, HERE, 11, 12)]
 
 
+def test_what_had_ended_at_the_last_sign_is_not_under_way(client: Any, owner: Any) -> None:
+    log = RedisSpanLog(client, GROUP)
+    log.write([], [span(log, HERE, 0, 12), span(log, MAIL, 3, 11)], AT_MS + 12_000)
+    assert log.read(AT_MS) == ([span(log, MAIL, 3, 11)], [span(log, HERE, 0, 12)])
+    assert log.read(AT_MS + 11_000) == ([], [span(log, HERE, 0, 12)])
+
+
 def test_a_killed_process_had_its_partitions_until_its_last_sign(
     client: Any, owner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

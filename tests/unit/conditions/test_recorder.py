@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.conditions import recorder as recorder_module
 from sidecar.conditions.attribution import Span
-from sidecar.conditions.recorder import ConditionRecorder, prolonged
+from sidecar.conditions.recorder import JOINED_BY_MS, ConditionRecorder, prolonged
 from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowUnavailable
@@ -56,6 +56,11 @@ class Bench:
         )
         self.recorder.sample()
 
+    def rest(self, second: int) -> None:
+        """Nothing but owning the partition from then on, until nothing that ended before may be joined."""
+        for later in range(second, second + JOINED_BY_MS // 1_000 + 2):
+            self.at(later, HERE)
+
     def told(self) -> list[tuple[str, int, int]]:
         """Spans that were kept, in seconds."""
         return [(one.subject.kind, one.from_ms // 1_000 - 100, one.to_ms // 1_000 - 100) for one in self.log.ended]
@@ -63,15 +68,16 @@ class Bench:
 
 def test_what_begins_and_ends_is_a_span() -> None:
     bench = Bench()
-    for second in range(10):
-        bench.at(second, HERE, *((MAIL,) if 2 <= second < 5 else ()))
+    for second in range(5):
+        bench.at(second, HERE, *((MAIL,) if second >= 2 else ()))
+    bench.rest(5)
     bench.recorder.write()
     assert bench.told() == [("suspended", 2, 5)]
     [under_way] = bench.log.under_way
-    assert under_way == Span(HERE, 100_000, 109_000, "run-1", "here")
+    assert under_way == Span(HERE, 100_000, 110_000, "run-1", "here")
     bench.recorder.stop()
-    assert bench.told() == [("suspended", 2, 5), ("running", 0, 9)]
-    assert bench.log.ended[-1].to_ms == 109_500, "it had the partition until it stopped"
+    assert bench.told() == [("suspended", 2, 5), ("running", 0, 10)]
+    assert bench.log.ended[-1].to_ms == 110_500, "it had the partition until it stopped"
     assert bench.log.under_way == []
     bench.recorder.stop()
     assert len(bench.log.ended) == 2
@@ -82,9 +88,50 @@ def test_a_condition_begins_when_the_engine_says() -> None:
     bench.at(5, HERE)
     bench.at(6, HERE, Condition(Subject(Kind.RATE, "mail"), 103_000))
     bench.at(7, HERE, Condition(Subject(Kind.RATE, "mail"), 104_500))  # another record is the first by now
-    bench.at(8, HERE)
+    bench.rest(8)
     bench.recorder.write()
     assert bench.told() == [("rate", 3, 8)]
+
+
+@pytest.mark.parametrize(("again", "told"), [(5, [(2, 7)]), (6, [(2, 4), (6, 8)])])
+def test_a_short_rest_is_none(again: int, told: list[tuple[int, int]]) -> None:
+    bench = Bench()
+    for second in range(again + 2):
+        bench.at(second, HERE, *((MAIL,) if second in (2, 3) or second >= again else ()))
+    bench.rest(again + 2)
+    bench.recorder.write()
+    assert bench.told() == [("suspended", *span) for span in told]
+
+
+def test_a_wait_that_is_told_late_is_joined_by_when_it_began() -> None:
+    bench = Bench()
+    rate = Subject(Kind.RATE, "mail")
+    for second in range(7):
+        bench.at(second, HERE, *((Condition(rate, 100_000),) if second < 3 else ()))
+    bench.at(7, HERE, Condition(rate, 104_500))  # it had to wait for a while to be one
+    bench.rest(8)
+    bench.recorder.write()
+    assert bench.told() == [("rate", 0, 8)]
+
+
+def test_what_rests_is_kept_with_its_end() -> None:
+    bench = Bench()
+    for second in range(4):
+        bench.at(second, HERE, *((MAIL,) if second < 2 else ()))
+    bench.recorder.write()
+    rested = Span(MAIL, 100_000, 102_000, "run-1", "here")
+    assert (bench.log.ended, set(bench.log.under_way)) == ([], {rested, Span(HERE, 100_000, 103_000, "run-1", "here")})
+    assert rested in bench.recorder.recorded(0).spans
+    bench.recorder.stop()
+    assert rested in bench.log.ended
+
+
+def test_an_owner_that_comes_back_soon_was_away() -> None:
+    bench = Bench()
+    for second in range(5):
+        bench.at(second, *((HERE,) if second != 2 else ()))
+    bench.recorder.stop()
+    assert bench.told() == [("running", 0, 2), ("running", 3, 4)]
 
 
 def test_a_snapshot_that_nobody_renewed_is_no_sign_of_life() -> None:
@@ -135,8 +182,8 @@ def test_what_is_under_way_goes_on_until_somebody_else_begins(now: int, others: 
 def test_what_ends_while_redis_is_away_is_kept_later(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.log.is_away = True
-    for second in range(6):
-        bench.at(second, HERE, *((MAIL,) if second in (1, 3) else ()))
+    for second in range(12):
+        bench.at(second, HERE, *((MAIL,) if second in (1, 4) else ()))
         bench.recorder.write()
     recorded = bench.recorder.recorded(0)
     assert recorded.problem == "Redis does not answer"
@@ -144,20 +191,22 @@ def test_what_ends_while_redis_is_away_is_kept_later(monkeypatch: pytest.MonkeyP
     bench.log.is_away = False
     bench.recorder.write()
     bench.recorder.write()
-    assert bench.told() == [("suspended", 1, 2), ("suspended", 3, 4)]
+    assert bench.told() == [("suspended", 1, 2), ("suspended", 4, 5)]
 
 
 def test_memory_is_bounded_while_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder_module, "SPANS_WAITING_MAX", 3)
     bench = Bench()
     bench.log.is_away = True
-    for second in range(0, 20, 2):
+    for second in range(0, 30, 3):
         bench.at(second, HERE, MAIL)
         bench.at(second + 1, HERE)
+        bench.at(second + 2, HERE)
         bench.recorder.write()
+    bench.rest(30)
     bench.log.is_away = False
     bench.recorder.write()
-    assert bench.told() == [("suspended", 14, 15), ("suspended", 16, 17), ("suspended", 18, 19)]
+    assert bench.told() == [("suspended", 21, 22), ("suspended", 24, 25), ("suspended", 27, 28)]
 
 
 def test_of_too_many_the_process_own_and_the_owners_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
