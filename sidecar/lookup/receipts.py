@@ -141,11 +141,15 @@ class Receipts:
             remembered = list(self._by_lane.get(TopicPartition(own.topic, own.partition), ()))
         found: Settlement | None = None
         offset = own.offset
-        for kept in remembered:  # oldest first: a move comes before what became of it
-            if kept.first <= offset <= kept.last and (row := row_of(block := decode(kept.data), offset)) >= 0:
+        for kept in remembered:  # oldest first: a move comes before what became of it, in its block or in a later one
+            if not kept.first <= offset <= kept.last:
+                continue
+            block = decode(kept.data)
+            while (row := row_of(block, offset)) >= 0:
                 found = settled_row(kept.ledger, block, row)
-                if found.is_move:
-                    offset = found.related
+                if not found.is_move or found.related <= offset:  # a control record comes behind what it moves
+                    break
+                offset = found.related
         return found
 
     def settlements(self, id: str) -> list[Settlement]:

@@ -230,3 +230,25 @@ def test_a_receipt_is_found_where_a_log_was_cut_back(receipts: Receipts, runner:
     assert receipts.own(at).offset == 105
     assert receipts.own(Place("reminders", 4, 95)).offset == 95
     assert receipts.settlement(Place("reminders", 3, 80)) is not None
+
+
+def moved(*steps: tuple[int, int], **more: Outcome) -> Settled:
+    """Records of one block, each moved by the control record at the second offset."""
+    rows = {offset: Outcome.MOVED for offset, _ in steps} | {int(name[1:]): outcome for name, outcome in more.items()}
+    return settled(rows)._replace(related=dict(steps))
+
+
+def test_a_moved_record_is_followed_within_a_block_and_behind_it(receipts: Receipts) -> None:
+    receipts.add(LedgerPlace(0, 1), block({}, settled=moved((3, 7), (7, 9), (20, 21), _9=Outcome.EMITTED)))
+    receipts.add(LedgerPlace(0, 2), block({}, settled=moved((21, 22), _22=Outcome.DEAD)))
+    for offset, last in ((3, 9), (7, 9), (9, 9), (20, 22), (22, 22)):
+        found = receipts.search(place(offset))
+        assert found is not None
+        assert (found.place.offset, found.is_move) == (last, False)
+    assert receipts.search(place(4)) is None
+
+
+def test_a_record_that_seems_to_be_moved_by_an_earlier_one_ends_the_search(receipts: Receipts) -> None:
+    receipts.add(LedgerPlace(0, 1), block({}, settled=moved((3, 7), (7, 3), (8, 8))))
+    for offset in (3, 7, 8):
+        assert outcome_of(receipts.search(place(offset))) is Outcome.MOVED

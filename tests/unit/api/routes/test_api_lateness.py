@@ -134,6 +134,16 @@ def test_a_position_leads_to_what_was_moved() -> None:
             assert (document["state"], document["position"]["offset"]) == ("emitted", 11)
 
 
+def test_a_position_leads_to_what_was_fired_at_once() -> None:
+    """Its move and its emission are in one block."""
+    with world() as api:
+        fired = settled({8: Outcome.MOVED, 11: Outcome.EMITTED}, {8: "a", 11: "a"})._replace(related={8: 11, 11: 8})
+        api.receipts.add(LEDGER, block({}, settled=fired))
+        for offset in (8, 11):
+            document = get(api, "/v1/lateness", position=f"reminders/3/{offset}")
+            assert (document["state"], document["position"]["offset"]) == ("emitted", 11)
+
+
 def test_an_overdue_one_is_found_behind_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.routes.lateness.PAGE", 2)
     monkeypatch.setattr("api.routes.lateness.PAGES_MAX", 3)
