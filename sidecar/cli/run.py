@@ -16,6 +16,7 @@ from sidecar.cli.output import Failure, Status
 from sidecar.kafka.background import abandon
 from sidecar.service.logs import configure_logs
 from sidecar.settings.settings import Settings
+from sidecar.settings.settings_file import load_from
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +40,13 @@ def run(
         settings_of, config, given,
         group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies,
     )  # fmt: skip
-    settings = load()
+    settings, source = load_from(config, load)
     _require_extras(settings)
     configure_logs(settings.log)
     signal.signal(signal.SIGTERM, _nothing_to_stop)
     gc.disable()  # nothing that is imported is garbage: looking for it takes a sixth of the start
     from sidecar.service.process import Process
-    from sidecar.service.watched_files import SettingsFile
 
-    source = None if config is None else SettingsFile(config, load)
     raise typer.Exit(Process(settings, source=source).run())
 
 

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import wait
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -67,9 +68,11 @@ from sidecar.service.leftovers import Leftovers
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.schedules import firing_of, limits_of, schedule_store_of
 from sidecar.service.sources import Sources
-from sidecar.service.watched_files import LOOK_S, SettingsFile, WatchedFiles, files_of, has_terminal
+from sidecar.service.watched_files import LOOK_S, PublishedFile, WatchedFiles, files_of, has_terminal
 from sidecar.settings.api import url_of
 from sidecar.settings.settings import Settings
+from sidecar.settings.settings_file import SettingsFile
+from sidecar.settings.watched_file import known
 
 Result = TypeVar("Result")
 
@@ -191,6 +194,7 @@ class Process:
         redis_watch.start()
         self._front.reason = "it waits for Kafka"
         ask_brokers = partial(once_brokers_answer, tell=self._tell_unreachable)
+        policies_at_start = known(Path(settings.policies.file))
         with told_early(self._tell_unreachable):
             self.store = ask_brokers(partial(open_policies, settings, client))
         self._stack.callback(self.store.stop)
@@ -222,7 +226,8 @@ class Process:
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         ask_brokers(sources.look)
         firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
-        files = files_of(settings, self._source, self.store, gate, listening.certificate, letters)
+        published = PublishedFile(self.store, policies_at_start)
+        files = files_of(settings, self._source, published, gate, listening.certificate, letters)
         self._files = WatchedFiles(files, recorder.watched_file)
         self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch))
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped

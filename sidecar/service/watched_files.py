@@ -23,10 +23,9 @@ from sidecar.model.reserved_topics import reserved_in
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.service.dead_letters import rules_of
 from sidecar.service.logs import set_level
-from sidecar.settings.live import differences, with_live
-from sidecar.settings.loading import ConfigError
 from sidecar.settings.settings import Settings
-from sidecar.settings.watched_file import FileSecret, UnusableFile, WatchedFile
+from sidecar.settings.settings_file import SettingsFile, settings_file
+from sidecar.settings.watched_file import FileSecret, Known, UnusableFile, WatchedFile
 
 LOOK_S: Final = 1.0
 
@@ -104,10 +103,18 @@ def read_policies(settings: Settings) -> tuple[Policy, ...]:
     return policies
 
 
-def policies_file(settings: Settings, store: PolicyStore) -> WatchedFile:
+class PublishedFile(NamedTuple):
+    """Where the policies file was published at the start, and the file as it was before."""
+
+    store: PolicyStore
+    at_start: Known
+
+
+def policies_file(settings: Settings, published: PublishedFile) -> WatchedFile:
     """The policies file, whose policies are published when it changes. Half of one that is being written would delete
     the others, so that it is looked at patiently.
     """
+    store = published.store
 
     def publish() -> Mapping[str, object] | None:
         try:
@@ -119,43 +126,8 @@ def policies_file(settings: Settings, store: PolicyStore) -> WatchedFile:
             raise UnusableFile(str(error)) from None
         return {"count": len(policies)} if is_new else None
 
-    return WatchedFile("policies file", publish, Path(settings.policies.file), patient=True)
-
-
-# --- settings -----------------------------------------------------------------------------------------------------
-
-
-class SettingsFile(NamedTuple):
-    """Where settings came from. `load` reads them all again, flags and environment over the file as at the start, and
-    raises ConfigError.
-    """
-
-    path: Path
-    load: Callable[[], Settings]
-
-
-def settings_file(settings: Settings, source: SettingsFile, use: Callable[[Settings], None]) -> WatchedFile:
-    """The file of settings. Those that may change while the process runs are given to `use`, among all others as they
-    were; of the others a warning says that they need a restart.
-    """
-    running = settings
-
-    def read() -> Mapping[str, object] | None:
-        nonlocal running
-        try:
-            wanted = source.load()
-        except ConfigError as error:
-            raise UnusableFile(str(error), again=True) from None
-        before, running = running, with_live(running, wanted)
-        if restart := differences(running, wanted):
-            log.warning("settings have changed that need a restart", extra={"settings": restart})
-        changed = differences(before, running)
-        if not changed:
-            return None
-        use(running)
-        return {"settings": changed}
-
-    return WatchedFile("file of settings", read, source.path, patient=True)
+    path = Path(settings.policies.file)
+    return WatchedFile("policies file", publish, path, patient=True, at_start=published.at_start)
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -164,7 +136,7 @@ def settings_file(settings: Settings, source: SettingsFile, use: Callable[[Setti
 def files_of(
     settings: Settings,
     source: SettingsFile | None,
-    store: PolicyStore,
+    published: PublishedFile,
     gate: Gate,
     certificate: Certificate | None,
     letters: Reading,
@@ -176,7 +148,7 @@ def files_of(
     if certificate is not None:
         files["certificate"] = certificate.file
     if settings.policies.file:
-        files["policies"] = policies_file(settings, store)
+        files["policies"] = policies_file(settings, published)
     if source is not None:
 
         def use(running: Settings) -> None:

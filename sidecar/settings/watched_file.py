@@ -13,7 +13,7 @@ import logging
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import SecretStr
 
@@ -24,6 +24,19 @@ Signature = tuple[int, int, int, int]
 Use = Callable[[], Mapping[str, object] | None]
 
 log = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """Files as they were at one time: by path their signatures, and hashes of their contents."""
+
+    signatures: tuple[Signature | None, ...]
+    contents: tuple[bytes | None, ...]
+
+
+def known(*paths: Path) -> Known:
+    """The files as they are. Asked for before they are read, it makes whatever is written from then on a change."""
+    signatures = tuple(map(_signature, paths))
+    return Known(signatures, tuple(map(_content, paths, signatures)))
 
 
 class UnusableFile(Exception):
@@ -42,23 +55,26 @@ class WatchedFile:
 
     `use` reads and uses what it says now. It returns facts for the log, or None where nothing is to be said, and raises
     UnusableFile. A `patient` look waits for the next one to find the same: who writes a file may not be done, and the
-    first half of some files can be used.
+    first half of some files can be used. What was `at_start` is no news.
     """
 
-    def __init__(self, title: str, use: Use, *paths: Path, patient: bool = False) -> None:
+    def __init__(
+        self, title: str, use: Use, *paths: Path, patient: bool = False, at_start: Known | None = None
+    ) -> None:
         self.title = title
         self._use = use
         self._paths = paths
         self._patient = patient
-        self._seen: tuple[Signature | None, ...] | None = None  # None: nothing that counts
-        self._contents: tuple[bytes | None, ...] | None = None
+        # None: nothing that counts
+        self._seen: tuple[Signature | None, ...] | None = None if at_start is None else at_start.signatures
+        self._contents: tuple[bytes | None, ...] | None = None if at_start is None else at_start.contents
         self._coming: tuple[Signature | None, ...] | None = None
         self._is_usable = True
-        self._is_asked = True
+        self._is_asked = False
 
     def note(self) -> None:
         """Take the file as it is for known: who calls this reads it now."""
-        self._has_changed()
+        self._seen, self._contents = known(*self._paths)
 
     def ask(self) -> None:
         """Have the next look compare contents, whatever size and times say, and be patient no longer."""

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from policies.file import read_policies_file
 from sidecar.cli.app import app
 from sidecar.cli.config import settings_of
-from sidecar.service.watched_files import SettingsFile
 from sidecar.settings.settings import Settings, load_settings
+from sidecar.settings.settings_file import SettingsFile
 from tests.source import ROOT
 
 pytestmark = pytest.mark.slow

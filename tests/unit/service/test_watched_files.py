@@ -14,6 +14,7 @@ import yaml
 from api.access.gate import Gate
 from api.access.rate import RateLimit
 from policies.errors import PolicyStoreUnavailable, PolicyTooLarge
+from policies.file import read_policies_file
 from policies.model import Policy
 from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.service import process as process_module
@@ -21,9 +22,10 @@ from sidecar.service import watched_files
 from sidecar.service.dead_letters import rules_of
 from sidecar.service.metrics import Recorder
 from sidecar.service.process import Process
-from sidecar.service.watched_files import SettingsFile, WatchedFiles, files_of, password_files, policies_file
+from sidecar.service.watched_files import PublishedFile, WatchedFiles, files_of, password_files, policies_file
 from sidecar.settings.settings import Settings, load_settings
-from sidecar.settings.watched_file import WatchedFile
+from sidecar.settings.settings_file import load_from
+from sidecar.settings.watched_file import WatchedFile, known
 from tests.unit.api_world import REMINDERS, RETRY
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -121,15 +123,17 @@ def written(path: Path, *documents: dict[str, Any]) -> None:
 
 
 def of_policies(path: Path, store: Any) -> WatchedFile:
+    """The file of a process that has just read and published it."""
     settings = load_settings(environ={"TICKOVER_POLICIES__FILE": str(path)})
-    return policies_file(settings, store)
+    store.publish_file(read_policies_file(path))
+    return policies_file(settings, PublishedFile(store, known(path)))
 
 
 def test_policies_are_published_when_their_file_changes(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "policies.yaml"
     written(path, REMINDERS)
     file = of_policies(path, store)
-    assert looks(file) == [True, None, None]
+    assert looks(file) == [None, None, None], "what the start has read is no news"
     written(path, REMINDERS, RETRY)
     assert looks(file) == [None, True, None]
     assert store.published == [["reminders"], ["reminders", "orders-retry"]]
@@ -142,7 +146,6 @@ def test_a_faulty_policies_file_leaves_the_policies_and_says_its_line(
     path = tmp_path / "policies.yaml"
     written(path, REMINDERS)
     file = of_policies(path, store)
-    file.look()
     path.write_text(broken)
     assert looks(file) == [None, False, None]
     path.unlink()
@@ -161,12 +164,24 @@ def test_policies_that_cannot_be_published_yet_are_tried_again_and_those_that_ne
     written(path, REMINDERS)
     file = of_policies(path, store)
     store.failures = [PolicyStoreUnavailable("away"), PolicyStoreUnavailable("away")]
-    assert looks(file, 4) == [False, False, True, None]
+    written(path, REMINDERS, RETRY)
+    assert looks(file, 5) == [None, False, False, True, None]
     assert len(caplog.records) == 1, "it is told once"
     store.failures = [PolicyTooLarge("too large"), PolicyTooLarge("too large")]
     written(path, RETRY)
     assert looks(file, 4) == [None, False, None, None]
-    assert store.published == [["reminders"]]
+    assert store.published == [["reminders"], ["reminders", "orders-retry"]]
+
+
+def test_what_is_written_while_the_process_starts_is_waited_for(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "policies.yaml"
+    written(path, REMINDERS, RETRY)
+    file = of_policies(path, store)
+    written(path, REMINDERS)
+    assert file.look() is None, "half of a file that is being written"
+    written(path, REMINDERS, RETRY, REMINDERS | {"name": "others"})
+    assert looks(file) == [None, True, None]
+    assert store.published == [["reminders", "orders-retry"], ["reminders", "orders-retry", "others"]]
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
@@ -177,14 +192,14 @@ class Running:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.settings = self.load()
+        self.settings, source = load_from(path, self.load)
         self.gate = Gate(rate=RateLimit(self.settings.api.rate_limit, self.settings.api.rate_burst))
         self.letters: Any = SimpleNamespace(rules=rules_of(self.settings))
         self.recorder = Recorder()
         store: Any = Store()
+        published = PublishedFile(store, known())
         letters: Any = self.letters
-        source = SettingsFile(path, self.load)
-        made = files_of(self.settings, source, store, self.gate, None, letters)
+        made = files_of(self.settings, source, published, self.gate, None, letters)
         self.files = WatchedFiles(made, self.recorder.watched_file)
 
     def load(self) -> Settings:

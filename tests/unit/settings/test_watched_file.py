@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.settings.watched_file import UnusableFile, WatchedFile
+from sidecar.settings.watched_file import UnusableFile, WatchedFile, known
 
 
 class Reader:
@@ -56,6 +56,21 @@ def test_what_is_noted_is_no_news(path: Path) -> None:
     assert reader.file.look() is True
 
 
+@pytest.mark.parametrize("patient", [False, True])
+def test_what_was_there_at_the_start_is_no_news_and_what_came_since_is(path: Path, patient: bool) -> None:
+    at_start = known(path)
+    read: list[str] = []
+
+    def use() -> None:
+        read.append(path.read_text())
+
+    file = WatchedFile("list", use, path, patient=patient, at_start=at_start)
+    assert [file.look(), file.look()] == [None, None]
+    path.write_text("two")
+    assert [file.look() for _ in range(3)].count(True) == 1
+    assert read == ["two"]
+
+
 def test_another_file_or_time_with_the_content_of_before_is_no_news(path: Path) -> None:
     reader = Reader(path)
     reader.file.look()
@@ -88,7 +103,7 @@ def test_who_asks_has_contents_compared_whatever_size_and_times_say(
 
 def test_a_patient_look_waits_until_nobody_writes_any_more(path: Path) -> None:
     reader = Reader(path, patient=True)
-    assert reader.file.look() is True, "the first look is of a file that was read already"
+    assert [reader.file.look(), reader.file.look()] == [None, True], "also the first time"
     for text in ("two, ", "two, thr"):
         path.write_text(text)
         assert reader.file.look() is None
