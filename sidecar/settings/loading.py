@@ -45,11 +45,15 @@ Place = tuple[str, ...]
 
 
 class ConfigError(Exception):
-    """Settings that cannot be used. `problems` has a line for each: the source, and what to do."""
+    """Settings that cannot be used. `problems` has a line for each: the source, and what to do.
 
-    def __init__(self, problems: tuple[str, ...]) -> None:
+    `is_unread`: a file of them couldn't be read, and may be readable later without a change of the settings.
+    """
+
+    def __init__(self, problems: tuple[str, ...], is_unread: bool = False) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+        self.is_unread = is_unread
 
 
 class Sourced(NamedTuple):
@@ -60,17 +64,20 @@ class Sourced(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """Settings of one or several sources: leaf path -> value, and everything found wrong on the way."""
+    """Settings of one or several sources: leaf path -> value, everything found wrong on the way, and files of secrets
+    that couldn't be read.
+    """
 
     leaves: dict[Place, Sourced]
     problems: list[str]
+    unread: list[Path]
 
 
 def gather(
     model: type[BaseModel], file: Path | None, flags: Mapping[str, object], environ: Mapping[str, str]
 ) -> Gathered:
     """Merge the three sources, the strongest last. Flags have dotted names; None means not given."""
-    gathered = Gathered({}, [])
+    gathered = Gathered({}, [], [])
     if file is not None:
         document = _read_document(file)
         _walk(model, document, (), f"{file}: ", gathered)
@@ -120,7 +127,8 @@ def _read_document(file: Path) -> object:
         with file.open("rb") as stream:
             text = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError((f"{file}: cannot be read: {error.strerror}; check --config or TICKOVER_CONFIG",)) from None
+        what = f"{file}: cannot be read: {error.strerror}; check --config or TICKOVER_CONFIG"
+        raise ConfigError((what,), is_unread=True) from None
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError((f"{file}: larger than 1 MiB; this is not a configuration file",))
     try:
@@ -218,16 +226,18 @@ def _open_secret(model: type[BaseModel], path: Place, sourced: Sourced, into: Ga
     base = (*path[:-1], path[-1].removesuffix("_file"))
     if base == path or not (_is_secret(model, base) or base[:2] == CLIENT or base == REDIS_URL):
         return path, sourced
+    file = Path(str(sourced.value))
     try:
-        with Path(str(sourced.value)).open(encoding="utf-8", newline="") as stream:
+        with file.open(encoding="utf-8", newline="") as stream:
             text = stream.read(FILE_BYTES_MAX)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         into.problems.append(f"{sourced.source}: cannot read the secret from {sourced.value}: {reason}")
+        into.unread.append(file)
         return base, Sourced("", sourced.source)
     secret = text.removesuffix("\n").removesuffix("\r")
     may_change = base in CHANGING_SECRETS and secret
-    return base, Sourced(FileSecret(secret, Path(str(sourced.value))) if may_change else secret, sourced.source)
+    return base, Sourced(FileSecret(secret, file) if may_change else secret, sourced.source)
 
 
 def _suggestion(model: type[BaseModel], path: Place, source: str) -> str:

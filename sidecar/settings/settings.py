@@ -361,7 +361,7 @@ def load_settings(
         settings = Settings.model_validate(nest(gathered.leaves))
     except ValidationError as error:
         problems += explain(Settings, error, gathered.leaves, problems)
-        raise ConfigError(problems) from None
+        raise ConfigError(problems, bool(gathered.unread)) from None
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(problems, bool(gathered.unread))
     return settings

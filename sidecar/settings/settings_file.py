@@ -44,7 +44,7 @@ def settings_file(settings: Settings, source: SettingsFile, use: Callable[[Setti
         try:
             wanted = source.load()
         except ConfigError as error:
-            raise UnusableFile(str(error), again=True) from None
+            raise UnusableFile(str(error), again=error.is_unread) from None
         before, running = running, with_live(running, wanted)
         if restart := differences(running, wanted):
             log.warning("settings have changed that need a restart", extra={"settings": restart})

@@ -69,7 +69,7 @@ class WatchedFile:
         self._seen: tuple[Signature | None, ...] | None = None if at_start is None else at_start.signatures
         self._contents: tuple[bytes | None, ...] | None = None if at_start is None else at_start.contents
         self._coming: tuple[Signature | None, ...] | None = None
-        self._is_usable = True
+        self._told = ""  # of its last error; empty: it could be used
         self._is_asked = False
 
     def note(self) -> None:
@@ -90,18 +90,18 @@ class WatchedFile:
         except UnusableFile as error:
             if error.again:
                 self._seen = self._contents = None
-            if self._is_usable or not error.again:  # what is tried each second is told once
+            if str(error) != self._told or not error.again:  # what is tried each second is told once
                 log.error(
                     "the %s can't be used: what it said before goes on",
                     self.title,
                     extra={**extra, "error": str(error)},
                 )
-            self._is_usable = False
+            self._told = str(error)
             return False
         except Exception:
             self._seen = self._contents = None  # nobody has used it
             raise
-        self._is_usable = True
+        self._told = ""
         if facts is not None:
             log.info("the %s is read again", self.title, extra={**extra, **facts})
         return True

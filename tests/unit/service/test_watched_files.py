@@ -192,6 +192,7 @@ class Running:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.loads = 0
         self.settings, source = load_from(path, self.load)
         self.gate = Gate(rate=RateLimit(self.settings.api.rate_limit, self.settings.api.rate_burst))
         self.letters: Any = SimpleNamespace(rules=rules_of(self.settings))
@@ -203,6 +204,7 @@ class Running:
         self.files = WatchedFiles(made, self.recorder.watched_file)
 
     def load(self) -> Settings:
+        self.loads += 1
         return load_settings(self.path, {"group": "g"}, {"TICKOVER_API__RATE_BURST": "7"})
 
     def bad(self, name: str) -> float | None:
@@ -214,6 +216,11 @@ def running(tmp_path: Path) -> Running:
     path = tmp_path / "tickover.yaml"
     path.write_text("{log: {level: info}, dead_letters: {mask: ['*card*']}}")
     return Running(path)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Texts of the errors in the log."""
+    return [record.__dict__["error"] for record in caplog.records if record.levelname == "ERROR"]
 
 
 def masks(running: Running, name: str) -> bool:
@@ -268,6 +275,36 @@ def test_a_faulty_file_of_settings_changes_nothing(running: Running, caplog: pyt
     step(running.files)
     step(running.files)
     assert (running.bad("settings"), logging.getLogger().level) == (0, logging.DEBUG)
+
+
+def test_each_fault_of_a_file_of_settings_is_told_and_none_twice(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    for text in ("{api: {rate_limit: -1}}", "{api: {rate_limit: 5}, log: {level: loud}}"):
+        running.path.write_text(text)
+        for _ in range(4):
+            step(running.files)
+    assert [("api.rate_limit" in text, "log.level" in text) for text in told(caplog)] == [(True, False), (False, True)]
+    assert running.loads == 3, "at the start, and when it has changed"
+
+
+def test_settings_whose_secret_cannot_be_read_count_when_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = tmp_path / "secret"
+    path = tmp_path / "tickover.yaml"
+    secret.write_text("geheim")
+    text = f"{{redis: {{url: 'redis://localhost', password_file: {secret}}}, log: {{level: %s}}}}"
+    path.write_text(text % "info")
+    running = Running(path)
+    secret.unlink()
+    path.write_text(text % "error")
+    for _ in range(4):
+        running.files.look("settings")
+    assert [str(secret) in text for text in told(caplog)] == [True]
+    secret.write_text("geheim")
+    running.files.look("settings")
+    assert (running.bad("settings"), logging.getLogger().level) == (0, logging.ERROR)
 
 
 # --- SIGHUP -------------------------------------------------------------------------------------------------------

@@ -135,6 +135,16 @@ def test_what_cannot_be_used_is_told_once_and_is_used_when_it_can(
     assert reader.read == ["one", "one"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_another_fault_is_told_too(path: Path, again: bool, caplog: pytest.LogCaptureFixture) -> None:
+    reader = Reader(path, again=again)
+    path.write_text("bad")
+    reader.file.look()
+    path.unlink()
+    reader.file.look()
+    assert [record.__dict__["error"] for record in caplog.records] == ["it is bad", "it is gone"]
+
+
 def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
