@@ -141,7 +141,7 @@ def files_of(
     certificate: Certificate | None,
     letters: Reading,
 ) -> dict[str, WatchedFile]:
-    """Every file that a process looks at, by name."""
+    """Every file that a process looks at, by name. What came by a pipe isn't among them."""
     files = password_files(settings)
     if gate.tokens is not None:
         files["tokens"] = gate.tokens.file
@@ -157,6 +157,8 @@ def files_of(
             letters.rules = rules_of(running)
 
         files["settings"] = settings_file(settings, source, use)
+    for name in [name for name, file in files.items() if file.is_stream]:
+        log.info("the %s is no regular file: it isn't read again", files.pop(name).title)
     return files
 
 

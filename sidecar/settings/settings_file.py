@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sidecar.settings.live import differences, with_live
-from sidecar.settings.loading import ConfigError
+from sidecar.settings.loading import ConfigError, gather
 from sidecar.settings.settings import Settings
-from sidecar.settings.watched_file import Known, UnusableFile, WatchedFile, known
+from sidecar.settings.watched_file import Known, UnusableFile, WatchedFile, is_stream, known
 
 log = logging.getLogger(__name__)
 
@@ -17,12 +17,13 @@ Load = Callable[[], Settings]
 
 class SettingsFile(NamedTuple):
     """Where settings came from. `load` reads them all again, flags and environment over the file as at the start, and
-    raises ConfigError. `at_start`: the file as it was before it was read.
+    raises ConfigError. `at_start`: the file as it was before it was read; `had_some`: there was a setting in it.
     """
 
     path: Path
     load: Load
     at_start: Known
+    had_some: bool
 
 
 def load_from(path: Path | None, load: Load) -> tuple[Settings, SettingsFile | None]:
@@ -30,21 +31,32 @@ def load_from(path: Path | None, load: Load) -> tuple[Settings, SettingsFile | N
     if path is None:
         return load(), None
     at_start = known(path)
-    return load(), SettingsFile(path, load, at_start)
+    settings = load()
+    had_some = not is_stream(path) and _has_some(path)  # a pipe has been read
+    return settings, SettingsFile(path, load, at_start, had_some)
+
+
+def _has_some(path: Path) -> bool:
+    """Whether the file has a setting. Raises ConfigError."""
+    return bool(gather(Settings, path, {}, {}).leaves)
 
 
 def settings_file(settings: Settings, source: SettingsFile, use: Callable[[Settings], None]) -> WatchedFile:
     """The file of settings. Those that may change while the process runs are given to `use`, among all others as they
-    were; of the others a warning says that they need a restart.
+    were; of the others a warning says that they need a restart. A file that was emptied is refused: it would take masks
+    and limits away.
     """
-    running = settings
+    running, had_some = settings, source.had_some
 
     def read() -> Mapping[str, object] | None:
-        nonlocal running
+        nonlocal running, had_some
         try:
-            wanted = source.load()
+            wanted, has_some = source.load(), _has_some(source.path)
         except ConfigError as error:
             raise UnusableFile(str(error), again=error.is_unread) from None
+        if had_some and not has_some:
+            raise UnusableFile("no setting in it any more; start again to run without")
+        had_some = has_some
         before, running = running, with_live(running, wanted)
         if restart := differences(running, wanted):
             log.warning("settings have changed that need a restart", extra={"settings": restart})

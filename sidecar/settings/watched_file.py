@@ -39,6 +39,16 @@ def known(*paths: Path) -> Known:
     return Known(signatures, tuple(map(_content, paths, signatures)))
 
 
+def is_stream(path: Path) -> bool:
+    """Whether something is there that is no regular file: a pipe, which is read once and may hold up whoever opens it
+    again, or a device.
+    """
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
 class UnusableFile(Exception):
     """A file can't be used; the text says why, without what stands in the file.
 
@@ -72,6 +82,11 @@ class WatchedFile:
         self._told = ""  # of its last error; empty: it could be used
         self._is_asked = False
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether one of them is no regular file: then what it says can't be read again."""
+        return any(map(is_stream, self._paths))
+
     def note(self) -> None:
         """Take the file as it is for known: who calls this reads it now."""
         self._seen, self._contents = known(*self._paths)
@@ -86,6 +101,8 @@ class WatchedFile:
             return None
         extra = {"file": ", ".join(map(str, self._paths))}
         try:
+            if self.is_stream:
+                raise UnusableFile("it is no regular file")
             facts = self._use()
         except UnusableFile as error:
             if error.again:

@@ -27,7 +27,8 @@ Durations are `250ms`, `90s`, `15m`, `2h`, `3d`, `1h30m` or `PT90S`, a bare numb
 without a restart when the YAML file changes it, where no flag and no variable is stronger. *content* says that what
 the named file holds is read again, and so is a password from a `_FILE`, also the `sasl.password` of Kafka. For all
 others a warning names what has changed and needs a restart. Policies and settings count when two looks find the same,
-so that half a file is never used. SIGHUP has the next look compare contents, whatever size and times of the files
+so that half a file is never used; a settings file without any setting is refused where it had some. What came by a
+pipe isn't read again. SIGHUP has the next look compare contents, whatever size and times of the files
 say. A file that can't be used changes nothing: the log says why, and `tickover_config_file_bad` or
 `tickover_secret_file_bad` is 1 until it can.
 

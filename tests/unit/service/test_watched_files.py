@@ -1,6 +1,7 @@
 """The files that a process looks at: what each of them changes, and what one that can't be used leaves as it was."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -305,6 +306,47 @@ def test_settings_whose_secret_cannot_be_read_count_when_it_can(
     secret.write_text("geheim")
     running.files.look("settings")
     assert (running.bad("settings"), logging.getLogger().level) == (0, logging.ERROR)
+
+
+@pytest.mark.parametrize("empty", ["", "# log: {level: debug}\n", "{}", "log:\napi: {}\n"])
+def test_a_file_of_settings_that_was_emptied_takes_nothing_away(
+    empty: str, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    running.path.write_text(empty)
+    for _ in range(3):
+        step(running.files)
+    assert (running.bad("settings"), masks(running, "card")) == (1, True)
+    assert told(caplog) == ["no setting in it any more; start again to run without"]
+    running.path.write_text("{dead_letters: {mask: [pin]}}")
+    for _ in range(2):
+        step(running.files)
+    assert (running.bad("settings"), masks(running, "pin")) == (0, True)
+
+
+def test_a_file_of_settings_that_was_empty_may_stay_so_until_it_has_some(tmp_path: Path) -> None:
+    path = tmp_path / "tickover.yaml"
+    path.write_text("")
+    running = Running(path)
+    for text, bad in (("# nothing yet", 0), ("{dead_letters: {mask: [pin]}}", 0), ("", 1)):
+        path.write_text(text)
+        for _ in range(2):
+            step(running.files)
+        assert running.bad("settings") == bad
+    assert masks(running, "pin")
+
+
+def test_settings_that_came_by_a_pipe_are_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("{dead_letters: {mask: [card]}}",))
+    writer.start()
+    running = Running(pipe)
+    writer.join()
+    assert masks(running, "card")
+    assert running.files.names == ()
+    running.files.ask()
+    step(running.files)
+    assert running.loads == 1
 
 
 # --- SIGHUP -------------------------------------------------------------------------------------------------------

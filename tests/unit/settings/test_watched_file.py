@@ -154,6 +154,18 @@ def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
     assert reader.file.look() is None
 
 
+def test_a_file_that_becomes_a_pipe_can_not_be_used(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reader = Reader(path)
+    reader.file.note()
+    path.unlink()
+    os.mkfifo(path)
+    assert [reader.file.look(), reader.file.look()] == [False, None]
+    assert [record.__dict__["error"] for record in caplog.records] == ["it is no regular file"]
+    path.unlink()
+    path.write_text("two")
+    assert reader.file.look() is True
+
+
 def test_an_error_that_nobody_foresaw_leaves_it_unread(path: Path) -> None:
     fails = [ZeroDivisionError()]
 
