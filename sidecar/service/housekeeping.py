@@ -3,6 +3,10 @@
 Each job is a plain function that can be called by hand; the scheduler only says when. A job that fails is logged
 and runs again at its next time.
 
+Intervals are kept by the monotonic clock. APScheduler itself goes by the wall clock: set back by an hour, it ran no job
+for an hour, and a token that was taken back stayed good; set forward by years, it counted every run in between. It
+asks for the time in its zone (`datetime.now(zone)`), so that a zone whose time is the monotonic clock's gives it that.
+
 `Memory` is one of them. glibc keeps freed memory for the next request, by thread; after millions of records were read
 at full speed the client's buffers are some of it. It is given back once there is time.
 """
@@ -10,12 +14,14 @@ at full speed the client's buffers are some of it. It is given back once there i
 import ctypes
 import gc
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
 
 from sidecar.model.stats import Stats
 
@@ -23,6 +29,8 @@ log = logging.getLogger(__name__)
 logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it would tell of every run, and of every skipped one
 
 Job = Callable[[], None]
+
+EPOCH: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - in no zone of this world
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +43,20 @@ class Interval:
 
 
 class Housekeeping:
-    """The jobs of one process. Runs of one job never overlap; runs that were missed are made up for by one."""
+    """The jobs of one process. Runs of one job never overlap; runs that were missed are made up for by one.
 
-    def __init__(self, jobs: Mapping[str, Interval]) -> None:
+    `monotonic_s` never goes back.
+    """
+
+    def __init__(self, jobs: Mapping[str, Interval], monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        zone = _Monotonic(monotonic_s)
         self._scheduler = BackgroundScheduler(
-            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}, timezone="UTC"
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}, timezone=zone
         )
         for name, interval in jobs.items():
-            first = {"next_run_time": datetime.now(UTC)} if interval.at_once else {}
-            self._scheduler.add_job(
-                _logged(name, interval.job), "interval", seconds=interval.seconds, id=name, name=name, **first
-            )
+            first = {"next_run_time": datetime.now(zone)} if interval.at_once else {}
+            job, every = _logged(name, interval.job), _Every(timedelta(seconds=interval.seconds))
+            self._scheduler.add_job(job, every, id=name, name=name, **first)
 
     def start(self) -> None:
         """Begin."""
@@ -55,6 +66,38 @@ class Housekeeping:
         """No more runs; one under way ends by itself, since it may be waiting for brokers. Twice is harmless."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
+
+
+class _Monotonic(tzinfo):
+    """A zone whose time is a monotonic clock's, counted from `EPOCH`: the wall clock's is left out of account."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+
+    def fromutc(self, _: datetime) -> datetime:
+        return EPOCH.replace(tzinfo=self) + timedelta(seconds=self._monotonic_s())
+
+    def utcoffset(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def dst(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, _: datetime | None) -> str:
+        return "monotonic"
+
+
+class _Every(BaseTrigger):  # type: ignore[misc]
+    """The times at which a job runs. APScheduler's own makes them from timestamps, which would ask the zone again."""
+
+    def __init__(self, interval: timedelta) -> None:
+        self._interval = interval
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """The first time after now, whole intervals from the previous one."""
+        if previous_fire_time is None:
+            return now + self._interval
+        return previous_fire_time + ((now - previous_fire_time) // self._interval + 1) * self._interval
 
 
 def _logged(name: str, job: Job) -> Job:

@@ -1,7 +1,10 @@
 import logging
 import threading
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
+from apscheduler.schedulers import base
 
 from sidecar.service.housekeeping import Housekeeping, Interval
 
@@ -41,6 +44,42 @@ def test_a_job_never_runs_twice_at_a_time() -> None:
     assert not begun.acquire(blocking=False)
     housekeeping.stop()
     go_on.set()
+
+
+def test_jobs_go_on_when_the_clock_is_set_back_or_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved, runs = [timedelta(0)], threading.Semaphore(0)
+
+    class Wall(datetime):
+        """The wall clock as somebody sets it, shown in the zone that is asked for."""
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return (datetime.now(UTC) + moved[0]).astimezone(tz)
+
+    monkeypatch.setattr(base, "datetime", Wall)
+    housekeeping = Housekeeping({"soon": Interval(runs.release, 0.01)})
+    housekeeping.start()
+    for moved[0] in (timedelta(hours=-1), timedelta(days=20_000)):
+        for _ in range(5):
+            assert runs.acquire(timeout=WAIT_S)
+    housekeeping.stop()
+
+
+def test_jobs_keep_their_intervals_by_the_monotonic_clock() -> None:
+    ahead_s = [0.0]
+    often, seldom = threading.Semaphore(0), threading.Semaphore(0)
+    jobs = {"often": Interval(often.release, 0.01), "seldom": Interval(seldom.release, 3_600)}
+    housekeeping = Housekeeping(jobs, lambda: time.monotonic() + ahead_s[0])
+    housekeeping.start()
+    for _ in range(2):
+        assert often.acquire(timeout=WAIT_S)
+    assert not seldom.acquire(blocking=False)
+    ahead_s[0] = 36_000.0
+    assert seldom.acquire(timeout=WAIT_S)
+    for _ in range(2):
+        assert often.acquire(timeout=WAIT_S)
+    assert not seldom.acquire(blocking=False), "what was missed is made up for by one run"
+    housekeeping.stop()
 
 
 def test_a_job_may_begin_at_once() -> None:
