@@ -32,12 +32,12 @@ def told_early(tell: Callable[[], object]) -> Iterator[None]:
 
 
 def tell_unreachable(settings: Settings, error: str = "") -> str:
-    """Say in the log why brokers don't answer, and what to do; where they do by now, the error. Returns the reason, as
-    far as there is one.
+    """Say in the log why brokers don't answer, and what to do; where they do by now, the error. Returns the kind of
+    cause, as far as there is one: everybody may be told it, as it names no host.
     """
-    if (finding := why_unreachable(settings)) is not None:
-        log.warning("the start waits for Kafka", extra={"error": finding.what, "fix": finding.fix})
-        return finding.what
+    if (found := why_unreachable(settings)) is not None:
+        log.warning("the start waits for Kafka", extra={"error": found.finding.what, "fix": found.finding.fix})
+        return found.cause
     if error:
         log.warning("the start waits for Kafka", extra={"error": error})
     return ""

@@ -39,16 +39,35 @@ PRODUCER_BYTES_DEFAULT: Final = 1_000_000  # librdkafka's message.max.bytes
 _SILENT = logging.Logger("doctor.librdkafka", level=logging.CRITICAL)
 
 
+# What may be told to everybody of why brokers can't be reached: no host, and no words of a client, which name one.
+NO_ANSWER: Final = "no answer"
+REFUSED: Final = "connection refused"
+BAD_SETTING: Final = "a setting of kafka.client isn't accepted"
+CAUSES: Final = {
+    KafkaError._SSL: "TLS failed",
+    KafkaError._AUTHENTICATION: "the login failed",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "the login failed",
+    KafkaError._RESOLVE: "the host's name can't be resolved",
+}
+
+
 class Errors:
     """The last error that a client reported on its own: it says why a call found nobody."""
 
     def __init__(self) -> None:
-        self.last = ""
+        self.last: KafkaError | None = None
 
     def note(self, error: KafkaError) -> None:
         """The error callback. That all brokers are down is the consequence, not the cause."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self.last = str(error.str())
+            self.last = error
+
+
+class Unreachable(NamedTuple):
+    """Brokers that can't be reached: the finding, which names them, and the kind of cause, which names nobody."""
+
+    finding: Finding
+    cause: str
 
 
 def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
@@ -61,18 +80,18 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         yield Finding(Severity.OK, "commands", settings.kafka.tools.note.strip())
 
 
-def why_unreachable(settings: Settings) -> Finding | None:
-    """The finding about brokers that don't answer, within `CONNECT_TIMEOUT_S`; None: they do, or are embedded."""
+def why_unreachable(settings: Settings) -> Unreachable | None:
+    """Why brokers don't answer within `CONNECT_TIMEOUT_S`; None: they do, or are embedded."""
     if settings.kafka.embedded:
         return None
     reached = _reach(settings)
-    return reached if isinstance(reached, Finding) else None
+    return reached if isinstance(reached, Unreachable) else None
 
 
 def missing_rights(settings: Settings) -> list[Finding]:
     """Findings about rights that this process lacks, as far as the brokers tell; none where they don't answer."""
     reached = None if settings.kafka.embedded else _reach(settings)
-    if reached is None or isinstance(reached, Finding):
+    if reached is None or isinstance(reached, Unreachable):
         return []
     topics = {name: topic for name, topic in reached.metadata.topics.items() if topic.error is None}
     policies, _ = _policies(settings, reached.client, topics)
@@ -88,7 +107,7 @@ class _Reached(NamedTuple):
     metadata: ClusterMetadata
 
 
-def _reach(settings: Settings) -> _Reached | Finding:
+def _reach(settings: Settings) -> _Reached | Unreachable:
     errors = Errors()
     client: dict[str, Any] = {
         **settings.kafka.client_properties(),
@@ -100,12 +119,13 @@ def _reach(settings: Settings) -> _Reached | Finding:
         admin = AdminClient(client, logger=_SILENT)
     except KafkaException as error:
         what = f"a setting of kafka.client is not accepted: {error.args[0].str()}"
-        return Finding(Severity.ERROR, "brokers", what, "correct kafka.client (TICKOVER_KAFKA__CLIENT__...)")
+        fix = "correct kafka.client (TICKOVER_KAFKA__CLIENT__...)"
+        return Unreachable(Finding(Severity.ERROR, "brokers", what, fix), BAD_SETTING)
     try:
         return _Reached(admin, client, admin.list_topics(timeout=CONNECT_TIMEOUT_S))
     except KafkaException as error:
         admin.poll(0)  # lets the error callback say why
-        return _unreachable(settings, errors.last or error.args[0].str())
+        return _unreachable(settings, errors.last or error.args[0])
 
 
 def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
@@ -113,8 +133,8 @@ def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Findi
         yield Finding(Severity.OK, "brokers", f"`{settings.kafka.bootstrap_servers}`: `tickover run` starts its own")
         return
     reached = _reach(settings)
-    if isinstance(reached, Finding):
-        yield reached
+    if isinstance(reached, Unreachable):
+        yield reached.finding
         return
     admin, client, metadata = reached
     topics = {name: topic for name, topic in metadata.topics.items() if topic.error is None}
@@ -201,13 +221,15 @@ def _schedules(settings: Settings, client: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, f"schedule {name}", known.unread.problem, fix)
 
 
-def _unreachable(settings: Settings, reason: str) -> Finding:
+def _unreachable(settings: Settings, error: KafkaError) -> Unreachable:
     fix = (
         "check that Kafka runs there, and kafka.bootstrap_servers (TICKOVER_KAFKA__BOOTSTRAP_SERVERS);"
         " where it wants TLS or a login, set kafka.client.security.protocol and its companions"
     )
+    reason = error.str()
     what = f"no answer from {settings.kafka.bootstrap_servers}: {reason}"
-    return Finding(Severity.ERROR, "brokers", what, fix)
+    cause = CAUSES.get(error.code(), REFUSED if "refused" in reason else NO_ANSWER)
+    return Unreachable(Finding(Severity.ERROR, "brokers", what, fix), cause)
 
 
 def _policies(

@@ -251,8 +251,8 @@ class Process:
         self._stack.callback(tracing.stop)
 
     def _tell_unreachable(self, error: str = "") -> None:
-        if what := tell_unreachable(self.settings, error):
-            self._front.reason = f"it waits for Kafka: {what}"
+        if cause := tell_unreachable(self.settings, error):  # which names no host: everybody may ask a probe
+            self._front.reason = f"it waits for Kafka: {cause}"
 
     def _start_api(
         self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]

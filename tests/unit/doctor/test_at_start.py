@@ -43,7 +43,31 @@ def test_brokers_that_do_not_answer_are_told_of_as_doctor_tells_of_them(
     assert (record.message, told["error"], told["fix"]) == ("the start waits for Kafka", finding.what, finding.fix)
     assert finding.what.startswith("no answer from 127.0.0.1:1: ")
     assert "TICKOVER_KAFKA__BOOTSTRAP_SERVERS" in finding.fix
-    assert process._front.reason == f"it waits for Kafka: {finding.what}"
+    assert process._front.reason == "it waits for Kafka: connection refused", "everybody may read it: no host"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "cause"),
+    [
+        (KafkaError._SSL, "ssl://broker-7.intern:9093/bootstrap: SSL handshake failed", "TLS failed"),
+        (KafkaError._AUTHENTICATION, "sasl_ssl://broker-7.intern:9093/1: SASL failed", "the login failed"),
+        (KafkaError._RESOLVE, "broker-7.intern:9092/bootstrap: Failed to resolve", "the host's name can't be resolved"),
+        (KafkaError._TRANSPORT, "Connect to ipv4#10.0.0.7:9092 failed: Connection refused", "connection refused"),
+        (KafkaError._TRANSPORT, "broker-7.intern:9092/bootstrap: Disconnected", "no answer"),
+        (KafkaError._TIMED_OUT, "broker-7.intern:9092/bootstrap: timed out", "no answer"),
+    ],
+)
+def test_while_it_waits_everybody_is_told_the_kind_of_cause_and_the_log_the_host(
+    code: int, text: str, cause: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(
+        at_start, "why_unreachable", lambda settings: doctor._unreachable(settings, KafkaError(code, text))
+    )
+    process = Process(NOBODY)
+    with caplog.at_level(logging.WARNING, "sidecar.doctor.at_start"):
+        process._tell_unreachable()
+    assert process._front.reason == f"it waits for Kafka: {cause}"
+    assert text in caplog.records[0].__dict__["error"]
 
 
 def test_what_takes_long_is_told_of_meanwhile_and_what_does_not_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
