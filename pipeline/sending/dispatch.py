@@ -99,17 +99,27 @@ def dispatch(warehouse: Warehouse, kafka: KafkaPlace, errand: Errand, rows: Data
 
 
 def _numbered(rows: DataFrame, slices: int, slice_rows: int) -> DataFrame:
-    """The rows with the number of their `slice`, which has about `slice_rows`. Letters go in the order of their places:
-    each task marks those that it has sent by blocks of neighbours, and scattered ones would make a record each.
+    """The rows with the number of their `slice`, which has about `slice_rows`.
+
+    Letters go in the order of their places: each task marks those that it has sent by blocks of neighbours, and
+    scattered ones would make a record each. Of rows that came from a `place` each partition is cut by offsets into as
+    many slices as there are, so that none is ahead of one that came before it, and all partitions go side by side.
     """
-    if "letter" not in rows.columns:
+    if not {"letter", "place"} & set(rows.columns):
         return rows.withColumn("slice", F.pmod(F.xxhash64("id"), F.lit(slices)))
-    piece = F.expr(f"letter.`offset` DIV {min(BLOCK_LETTERS, slice_rows)}")
+    at = "letter" if "letter" in rows.columns else "place"
+    piece = F.expr(f"{at}.`offset` DIV {min(BLOCK_LETTERS, slice_rows)}")
     names = ("of", "in", "piece")
-    named = rows.withColumns({"of": F.col("letter.topic"), "in": F.col("letter.partition"), "piece": piece})
+    named = rows.withColumns({"of": F.col(f"{at}.topic"), "in": F.col(f"{at}.partition"), "piece": piece})
     pieces = named.groupBy(*names).agg(F.count("*").alias("rows"))
-    before = F.sum("rows").over(Window.orderBy(*names)) - F.col("rows")
-    numbers = pieces.withColumn("slice", F.floor(before / slice_rows)).drop("rows").cache()
+    if at == "letter":
+        before = F.sum("rows").over(Window.orderBy(*names)) - F.col("rows")
+        number = F.floor(before / slice_rows)
+    else:
+        partition = Window.partitionBy("of", "in")
+        before = F.sum("rows").over(partition.orderBy("piece")) - F.col("rows")
+        number = F.floor(before * slices / F.sum("rows").over(partition))
+    numbers = pieces.withColumn("slice", number).drop("rows").cache()
     return named.join(F.broadcast(numbers), list(names)).drop(*names)
 
 

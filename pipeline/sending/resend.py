@@ -35,6 +35,8 @@ def unsettled(judged: DataFrame, entries: DataFrame, records: DataFrame) -> Data
 def resent(rows: DataFrame) -> DataFrame:
     """Rows to `send` of `unsettled` ones: each to its source and partition, with its time.
 
+    They have their `place`: a partition's records go in the order in which they came, so that what cancels, moves or
+    replaces another one comes after it.
     A record that nothing else names gets its place as origin: who gets it twice, from here and there, can tell by that.
     One with an id is known by its id, and an origin would change what becomes of it (`NAMED`).
     """
@@ -52,6 +54,7 @@ def resent(rows: DataFrame) -> DataFrame:
         F.when(unreadable, "headers: a name that is no text").alias("refused"),
         "partition",
         "timestamp_ms",
+        F.struct("topic", "partition", "offset").alias("place"),
     )
 
 

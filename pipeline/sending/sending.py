@@ -44,7 +44,7 @@ _REPORT: Final = pa.schema(
     ]
 )
 COLUMNS: Final = ("id", "topic", "key", "value", "headers", "refused")
-MORE_COLUMNS: Final = ("partition", "timestamp_ms", "letter")  # which rows may have
+MORE_COLUMNS: Final = ("partition", "timestamp_ms", "letter", "place")  # which rows may have
 TRANSACTION_MS: Final = 30_000  # a job that was killed holds up the readers of its topics no longer than this
 ANSWER_S: Final = 30.0
 POLL_S: Final = 0.05
@@ -89,7 +89,8 @@ class Slice(NamedTuple):
 
 
 class OutgoingRecord(NamedTuple):
-    """A row on its way; `place`: which one of its batch; `letter`: where it lies, if it is one."""
+    """A row on its way; `place`: which one of its batch; `letter`: where it lies, if it is one; `in_order`: none that
+    follows may go before it."""
 
     place: int
     topic: str
@@ -99,6 +100,7 @@ class OutgoingRecord(NamedTuple):
     headers: Headers
     letter: Place | None = None
     timestamp_ms: int = 0  # as Kafka's client has it: 0 is now
+    in_order: bool = False
 
     @property
     def size(self) -> int:
@@ -124,7 +126,8 @@ def send(
     partition by its key, without one by its id, as over REST; or where a column `partition` says, if there is one of
     this number. Its timestamp is now, or what a column `timestamp_ms` says. `rate`: rows a second of all tasks
     together, 0: no limit. With a column `letter` (its place) each task sends a stretch of neighbours, and marks them as
-    sent if `marking` says how.
+    sent if `marking` says how. With a column `place` (where it came) a partition's rows go through one task, in the
+    order of their offsets; a fault that passes then ends the computation, too: nothing goes before what it has hit.
     The computation fails, with Unanswered in its words, when nobody knows what Kafka has of the rows.
     """
     settings = dict(client)
@@ -143,8 +146,12 @@ def send(
             shipment.close()
 
     asked = rows.select(*COLUMNS, *(name for name in MORE_COLUMNS if name in rows.columns))
-    are_letters = "letter" in rows.columns
-    shared = asked.repartitionByRange(part.tasks, "letter") if are_letters else asked.repartition(part.tasks)
+    if "place" in rows.columns:
+        shared = asked.repartition(part.tasks, "place.topic", "place.partition").sortWithinPartitions("place")
+    elif "letter" in rows.columns:
+        shared = asked.repartitionByRange(part.tasks, "letter")
+    else:
+        shared = asked.repartition(part.tasks)
     return shared.mapInArrow(batches, REPORT)
 
 
@@ -207,7 +214,8 @@ class Shipment:
         marked = [*headers, (JOB, self._mark)]
         # A record that Kafka has no time of is one of now: the client can't write that there is none.
         timestamp_ms = max(row.get("timestamp_ms") or 0, 0)
-        return OutgoingRecord(place, topic, partition, key, row["value"], marked, letter, timestamp_ms)
+        in_order = row.get("place") is not None
+        return OutgoingRecord(place, topic, partition, key, row["value"], marked, letter, timestamp_ms, in_order)
 
     def _count(self, topic: str) -> int:
         """The topic's partitions; 0: there is none of this name."""
@@ -266,7 +274,7 @@ class Shipment:
             else:
                 places[parcel.place] = Report("sent", None, message.partition(), message.offset())
 
-        _, topic, partition, key, value, headers, _, timestamp_ms = parcel
+        _, topic, partition, key, value, headers, _, timestamp_ms, _ = parcel
         while not errors:
             try:
                 self._producer.produce(
@@ -306,6 +314,8 @@ class Shipment:
                 return [group[:half], group[half:]]
             self._refused += 1
         why = next((error.str() for error in own.values()), NO_ANSWER)
+        if group[0].in_order and not any(error.code() in _OF_ONE_RECORD for error in own.values()):
+            raise Unanswered(why)  # it would be sent by the next run, behind what follows it now
         if OF_MARKS in own and self._marker is not None:
             why = f"it can't be marked as sent in topic {self._marker.topic}: {own[OF_MARKS].str()}"
         for parcel in group:

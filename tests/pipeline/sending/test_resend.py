@@ -118,6 +118,30 @@ def test_run_again_nothing_is_sent_twice_and_all_keeps_its_time(kafka: Kafka, wa
     assert {(one.partition(), one.timestamp()[1]) for one in arrived} == {(3, NOW_MS)}
 
 
+def test_what_acts_on_a_record_comes_right_behind_it_as_it_did(kafka: Kafka, warehouse, spark) -> None:
+    """Sent side by side a cancel could come before its message, and find nothing; and the message would fire."""
+    from pyspark.sql import functions as F
+
+    from pipeline import jobs
+    from pipeline.ingest.kafka import KafkaPlace
+    from pipeline.sending.dispatch import Errand, dispatch
+    from pipeline.sending.resend import MARK
+
+    pairs = [came(2 * n, [("tickover-id", b"%d" % n)]) for n in range(60)]
+    pairs += [came(2 * n + 1, [("tickover-id", b"%d" % n), ("tickover-action", b"cancel")], b"") for n in range(60)]
+    others = [("orders-retry", 1, *one[2:]) for one in pairs]
+    filled(warehouse, spark, [block(low=0)], pairs + others)
+    topic = kafka.topic("orders-retry", 4, message_timestamp_type="CreateTime")
+    rows = jobs.resend_rows(warehouse).withColumn("topic", F.lit(topic))
+    came_back = dispatch(warehouse, KafkaPlace(kafka.bootstrap), Errand("resend", "back", MARK, slice_rows=50), rows)
+    assert came_back["rows"] == {"sent": 240}
+    assert len(warehouse.batches("gold/resend/back")) == 5
+    for partition in (1, 3):
+        there = [one for one in kafka.read_all(topic) if one.partition() == partition]
+        at = [dict(headers_of(one))["tickover-source"] for one in sorted(there, key=lambda one: one.offset())]
+        assert at == [b"orders-retry/%d/%d" % (partition, offset) for offset in range(120)]
+
+
 def test_without_a_rebuild_there_is_nothing_to_send(warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send_commands, "open_warehouse", lambda _root, _spark: warehouse)
     refused = CliRunner().invoke(app, ["resend", "--warehouse", warehouse.root, "--job", "failover"])

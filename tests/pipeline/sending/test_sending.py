@@ -203,6 +203,17 @@ def test_a_topic_that_is_not_there_or_not_ours_fails_its_own_rows(broker: Broker
     assert "no such topic" in (states["c"][1] or "")
 
 
+def test_nothing_goes_before_a_row_in_whose_order_it_came(broker: Broker) -> None:
+    """What a fault that passes has hit would be sent by the next run: a message behind what cancels it."""
+    rows = [{**row(id), "place": {"topic": "reminders", "partition": 1, "offset": n}} for n, id in enumerate("abc")]
+    broker.refuses = lambda sent: KafkaError.NOT_ENOUGH_REPLICAS if sent.id == "b" else None
+    with pytest.raises(Unanswered, match=r"[Nn]ot enough"):
+        ship(rows, shipment(rate=2.0))  # a transaction each
+    assert broker.ids() == ["a"]
+    broker.refuses = lambda sent: KafkaError.MSG_SIZE_TOO_LARGE if sent.id == "b" else None
+    assert {id: state for id, (state, _) in ship(rows[1:]).items()} == {"b": "failed", "c": "sent"}
+
+
 def test_a_refused_row_is_not_sent_and_its_reason_is_reported(broker: Broker) -> None:
     assert ship([{**row("a"), "refused": "due: not a time"}, row("b")]) == {
         "a": ("refused", "due: not a time"),
