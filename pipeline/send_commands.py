@@ -67,7 +67,7 @@ def schedule(
         raise typer.BadParameter(str(error), param_hint="--spread") from error
     place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
     from pipeline.sending import dispatch
-    from pipeline.sending.schedule import MARK, messages, read_rows
+    from pipeline.sending.schedule import MARK, mark_of, messages, read_rows
 
     errand = dispatch.Errand("schedule", job_name(job), MARK, rate, slice_rows)
     if stop:
@@ -75,7 +75,7 @@ def schedule(
         return
     kafka = kafka_place(bootstrap_servers, kafka_option, "auto")
     frame = read_rows(place.spark, form, rows)
-    run_errand(place, kafka, errand, messages(frame, source, job, spread_ms))
+    run_errand(place, kafka, replace(errand, mark=mark_of(frame)), messages(frame, source, job, spread_ms))
 
 
 def job_name(text: str) -> str:

@@ -20,8 +20,9 @@ READ: Final = INSTRUCTIONS | FAILURE | COUNTED | WRITTEN | {ID, ORIGIN}
 
 def overflow(waiting: DataFrame, records: DataFrame) -> DataFrame:
     """`waiting` (see `reports.held`) with payload: `topic` (the target), `due` (epoch ms), `key`, `value`, `id`, and
-    `headers`, the user's own. What was decided: `expires`, `target_partition`, `attempt`, `first_failure`,
-    `error_class`, `error_message`, `origin`, `spread_ms` (0: it has been); null where there is none.
+    `headers`, the user's own. `id` is the place where it came: `message_id`, its `tickover-id`, names one message for
+    its source alone, and rows come from several. What was decided: `expires`, `target_partition`, `attempt`,
+    `first_failure`, `error_class`, `error_message`, `origin`, `spread_ms` (0: it has been); null where there is none.
 
     Beside it `source`, `partition`, `offset`, `policy`, `dead_letter`, and `payload_known`: false where the source's
     record is not in bronze; such a row has no value, and must not be sent.
@@ -34,7 +35,7 @@ def overflow(waiting: DataFrame, records: DataFrame) -> DataFrame:
         "key",
         "value",
         own.alias("headers"),
-        F.col("message_id").alias("id"),
+        "message_id",
         F.coalesce("origin", place("topic", "partition", "offset")).alias("origin"),
         F.col("attempt").alias("given_attempt"),
         F.col("first_failure_ms").alias("given_first_failure"),
@@ -52,8 +53,8 @@ def overflow(waiting: DataFrame, records: DataFrame) -> DataFrame:
         "key",
         "value",
         "headers",
-        # Without an id of the user's its place names it: the same record is the same message wherever it is sent.
-        F.coalesce("id", F.concat_ws("/", "source", "partition", "source_offset")).alias("id"),
+        place("source", "partition", "source_offset").alias("id"),
+        "message_id",
         F.when(F.col("expires_ms") >= 0, F.col("expires_ms")).alias("expires"),
         F.when(F.col("target_partition") >= 0, F.col("target_partition")).alias("target_partition"),
         F.when(counted, F.col("attempt")).otherwise(F.col("given_attempt")).alias("attempt"),

@@ -32,6 +32,7 @@ from policies.headers import (
     ID,
     OCCURRENCE_IDS,
     ORIGIN,
+    SOURCE,
     SPREAD,
     TARGET,
     TARGET_PARTITION,
@@ -54,7 +55,7 @@ IN_SECONDS: Final = "looks like epoch seconds: a time as a number is in millisec
 NO_TIME: Final = "not a time (epoch ms, timestamp, or RFC 3339 with a zone)"
 ID_BYTES_MAX: Final = 1_024
 MARK: Final = ID
-"""The header by which a message that was sent is known again."""
+"""The header by which a message that was sent is known again, see `mark_of`."""
 MORE: Final = {
     "expires": EXPIRES_AT,
     "target_partition": TARGET_PARTITION,
@@ -67,6 +68,7 @@ MORE: Final = {
 }
 """Further columns, each a header of the message where it isn't null."""
 PAYLOAD_KNOWN: Final = "payload_known"
+MESSAGE_ID: Final = "message_id"
 _NUMBERS: Final = {
     "target_partition": (0, INT32_MAX),
     "attempt": (1, INT32_MAX - 1),
@@ -105,8 +107,17 @@ def read_rows(spark: SparkSession, form: str, path: str) -> DataFrame:
         raise PipelineError(f"no input: {error.java_exception.getMessage()}") from error
 
 
+def mark_of(rows: DataFrame) -> str:
+    """The header by which messages of these rows are known again. Rows of `rebuild` are known by the place where they
+    came, in a header that tickover takes off: a `tickover-id` names one message of one source, and they are of many.
+    """
+    return SOURCE if {PAYLOAD_KNOWN, MESSAGE_ID} <= set(rows.columns) else MARK
+
+
 def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFrame:
     """Rows to `send` to the delay topic `source`, with their `due_ms`; `refused` says why one can't be.
+
+    Each has its `id` in the header `mark_of`; of rows of `rebuild` `message_id` is the `tickover-id`, if there is one.
 
     Due times are spread evenly over `spread_ms` from each, by a hash of the id: the same at every run. Raises
     PipelineError when a column is missing, or of a type that it can't be of, or the source is reserved.
@@ -125,6 +136,7 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
         _is_in_seconds(rows, "due").alias("in_seconds"),
         _given(rows, "id").cast("string").alias("given"),
         *(_more(rows, name).alias(name) for name in MORE),
+        _given(rows, MESSAGE_ID).cast("string").alias(MESSAGE_ID),
         _wrong_more(rows).alias("wrong"),
     )
     # What is null isn't in the text, so a column that comes to be known changes no id of a row without it.
@@ -154,14 +166,18 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
     )
     asked = {DELIVER_AT: F.col("due_ms").cast("string"), TARGET: F.col("target")}
     asked |= {name: F.col(column) for column, name in MORE.items()}
+    names = {ID: F.col("id")}
+    if mark_of(rows) == SOURCE:
+        names = {SOURCE: F.col("id"), ID: F.col(MESSAGE_ID)}
     return due.select(
         "id",
         F.lit(source).alias("topic"),
         "key",
         "value",
-        F.concat("own", _asked({**asked, ID: F.col("id")})).alias("headers"),
+        F.concat("own", _asked({**asked, **names})).alias("headers"),
         refused.alias("refused"),
         "due_ms",
+        names[ID].alias(MESSAGE_ID),
     )
 
 

@@ -44,7 +44,7 @@ _REPORT: Final = pa.schema(
     ]
 )
 COLUMNS: Final = ("id", "topic", "key", "value", "headers", "refused")
-MORE_COLUMNS: Final = ("partition", "timestamp_ms", "letter", "place")  # which rows may have
+MORE_COLUMNS: Final = ("partition", "message_id", "timestamp_ms", "letter", "place")  # which rows may have
 TRANSACTION_MS: Final = 30_000  # a job that was killed holds up the readers of its topics no longer than this
 ANSWER_S: Final = 30.0
 POLL_S: Final = 0.05
@@ -123,12 +123,12 @@ def send(
     """`REPORT` rows, one per row: `sent` with its place, `refused`, or `failed`. Sends when it is computed.
 
     Rows are `COLUMNS`: `headers` as in `RECORDS`, and `refused`: why it is not sent, else null. A row goes to a
-    partition by its key, without one by its id, as over REST; or where a column `partition` says, if there is one of
-    this number. Its timestamp is now, or what a column `timestamp_ms` says. `rate`: rows a second of all tasks
-    together, 0: no limit. With a column `letter` (its place) each task sends a stretch of neighbours, and marks them as
-    sent if `marking` says how. With a column `place` (where it came) a partition's rows go through one task, in the
-    order of their offsets; a fault that passes then ends the computation, too: nothing goes before what it has hit.
-    The computation fails, with Unanswered in its words, when nobody knows what Kafka has of the rows.
+    partition by its key, without one by its `message_id` or `id`, as over REST; or where a column `partition` says, if
+    there is one of this number. Its timestamp is now, or what a column `timestamp_ms` says. `rate`: rows a second of
+    all tasks together, 0: no limit. With a column `letter` (its place) each task sends a stretch of neighbours, and
+    marks them as sent if `marking` says how. With a column `place` (where it came) a partition's rows go through one
+    task, in the order of their offsets; a fault that passes then ends the computation, too: nothing goes before what it
+    has hit. The computation fails, with Unanswered in its words, when nobody knows what Kafka has of the rows.
     """
     settings = dict(client)
 
@@ -209,7 +209,7 @@ class Shipment:
         headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
         partition, count = row.get("partition"), self._count(topic)
         if partition is None or not 0 <= partition < count:
-            partition = source_partition(key, row["id"].encode(), count)
+            partition = source_partition(key, (row.get("message_id") or row["id"]).encode(), count)
         letter = Place(**row["letter"]) if row.get("letter") else None
         marked = [*headers, (JOB, self._mark)]
         # A record that Kafka has no time of is one of now: the client can't write that there is none.

@@ -57,8 +57,9 @@ def gone_on(warehouse: Any, site: Site) -> dict[str, Any]:
     made = jobs.rebuild(warehouse)
     kafka = KafkaPlace(site.kafka.bootstrap)
     for _ in range(2):
-        rows = schedule.messages(warehouse.read_report("gold/overflow"), site.name("reminders"), "back", 0)
-        dispatch(warehouse, kafka, Errand("schedule", "back", schedule.MARK), rows)
+        held = warehouse.read_report("gold/overflow")
+        rows = schedule.messages(held, site.name("reminders"), "back", 0)
+        dispatch(warehouse, kafka, Errand("schedule", "back", schedule.mark_of(held)), rows)
         dispatch(warehouse, kafka, Errand("resend", "back", resend.MARK), jobs.resend_rows(warehouse))
     return made
 

@@ -346,8 +346,11 @@ def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> No
     assert (made["held"], made["without_payload"]) == (2, 1)
     rows = messages(spark.read.parquet(made["table"]), "reminders", "again", 0).collect()
     [row] = [row for row in rows if row.refused is None]
-    assert (row.due_ms, row.id, bytes(row.key), bytes(row.value)) == (NOW_MS + 9, "order-5", b"k", b"\x00")
+    assert (row.due_ms, row.id, bytes(row.key), bytes(row.value)) == (
+        NOW_MS + 9, "orders-retry/3/5", b"k", b"\x00",
+    )  # fmt: skip
     assert headers_in(row)[0] == ("mine", b"\xff")
+    assert dict(headers_in(row))["tickover-id"] == b"order-5"
     [missing] = [row for row in rows if row.refused is not None]
     assert (missing.id, missing.value, missing.refused) == (
         "orders-retry/3/7",

@@ -69,7 +69,7 @@ def test_what_was_moved_into_memory_is_held_and_its_control_record_does_not_go_a
     moved = settled([(5, NOW_MS, Outcome.MOVED, 2)])._replace(related={5: 9})
     filled(warehouse, spark, [block(low=9, settled=moved, carried=carried)], [came(5, FAILED, b"paid"), came(9, MOVE)])
     [row] = spark.read.parquet(warehouse.path("gold/overflow")).collect()
-    assert (row.due, bytes(row.value), row.id, row.origin) == (
+    assert (row.due, bytes(row.value), row.message_id, row.origin) == (
         NOW_MS + 60_000, b"paid", "order-5", "orders-retry/0/1",
     )  # fmt: skip
     assert resent_rows(warehouse) == {}
