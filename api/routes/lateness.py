@@ -29,6 +29,7 @@ from sidecar.model.times import with_times
 
 PAGE: Final = 500
 PAGES_MAX: Final = 20  # of overdue messages that are looked through for a position
+BACKLOG_S: Final = "60"  # when to ask again, where more than that are overdue
 PARTITION_MAX: Final = (1 << 31) - 1
 _POSITION: Final = re.compile(r"([^/]+)/(\d{1,10})/(\d{1,19})", re.ASCII)
 
@@ -130,15 +131,21 @@ async def _find_at(ports: Ports, place: Place) -> tuple[Told, Sequence[TopicPart
         return Told(settled_document(last.id, last, [last], ()), last), ()
     offsets = {place.offset, ports.receipts.own(place).offset}
     query = HeldQuery(topic=place.topic, partition=place.partition, due_to_ms=ports.now_ms() + 1)
-    after, missing = START, list[TopicPartition]()
+    after, missing, looked_at = START, list[TopicPartition](), 0
     for _ in range(PAGES_MAX):
         rows, following, missing = await ports.lookup.page(query, after, PAGE)
+        looked_at += len(rows)
         for row in rows:
             if not offsets.isdisjoint((row["position"]["offset"], row["accepted"]["offset"])):
                 return Told(row, None), missing
         if following is None:
             break
         after = following
+    else:
+        detail = (
+            f"It is none of the first {looked_at} overdue messages of its partition, and there are more. Ask by its id."
+        )
+        raise Problem(503, "look-up-incomplete", detail, {"Retry-After": BACKLOG_S}, **missing_document(missing))
     if missing:
         detail = "It was not found, but its partition could not be asked. Ask again."
         raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))

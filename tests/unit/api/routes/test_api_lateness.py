@@ -150,6 +150,12 @@ def test_an_overdue_one_is_found_behind_a_page(monkeypatch: pytest.MonkeyPatch) 
     with world() as api:
         api.held.rows = [held_row(offset, NOW_MS - 100 + offset) for offset in range(9)]
         assert get(api, "/v1/lateness", position="reminders/3/5")["id"] == "id-5"
+        answer = problem(api.call("GET", "/v1/lateness?position=reminders/3/7"), 503, "look-up-incomplete")
+        assert answer["detail"] == (
+            "It is none of the first 6 overdue messages of its partition, and there are more. Ask by its id."
+        )
+        assert get(api, "/v1/lateness", id="id-7")["state"] == "held"
+        del api.held.rows[6:]
         problem(api.call("GET", "/v1/lateness?position=reminders/3/7"), 404, "unknown-message")
 
 
