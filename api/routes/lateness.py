@@ -120,7 +120,8 @@ def _late_of(told: Told) -> Late:
     is_retry = bool(document["attempt"])
     if last is None:
         was_far = document["tier"] == OVERFLOW or any(one["event"] == OVERFLOW for one in document.get("timeline", ()))
-        return Late(lane, document["target"], document["due"], document["due"], is_retry=is_retry, was_far=was_far)
+        known_far = was_far or None  # one in the wheel may have come from there, and the ledger forgotten that
+        return Late(lane, document["target"], document["due"], document["due"], is_retry=is_retry, was_far=known_far)
     return Late(lane, last.target, last.due_ms, last.fact_ms, last.settled_ms, is_retry, last.in_overflow)
 
 

@@ -9,7 +9,8 @@ of `_ORDER`: what stands earlier on a record's way comes first, since behind it 
 A condition counts only where it can have kept this record waiting:
 * of a partition: the record's own;
 * of a target, or of a process: while that process had the partition, by what it recorded itself;
-* Redis and a rebuild: only for a record that was in the overflow; a breaker: only for a retry.
+* Redis and a rebuild: only for a record that was in the overflow; a breaker: only for a retry. Of a record that is held
+  in memory nobody knows where it came from: there they count last, where nothing else was in the way.
 
 Where no process is recorded as the partition's owner, and owners are recorded before and after, nobody had it. Before
 the first one that is recorded, nothing is known: `not_recorded`, as is all of it where Redis could not be asked.
@@ -76,6 +77,7 @@ class Late(NamedTuple):
     """A record that is late, as ledger or look-up has it; epoch ms.
 
     `until_ms`: when it was settled, or now while it is held. `written_ms`: when its block was written, -1 while held.
+    `was_far`: the overflow had it; None: not known.
     """
 
     lane: TopicPartition
@@ -84,7 +86,7 @@ class Late(NamedTuple):
     until_ms: int
     written_ms: int = -1
     is_retry: bool = False
-    was_far: bool = False
+    was_far: bool | None = False
 
 
 class Part(NamedTuple):
@@ -105,6 +107,7 @@ _ORDER: Final = (
 )  # fmt: skip
 OWNED: Final = (Kind.RUNNING, Kind.RECOVERING)
 _OF_FAR: Final = (Kind.REBUILD, Kind.REDIS)
+_ORDER_OF_UNKNOWN: Final = (*(kind for kind in _ORDER if kind not in _OF_FAR), *_OF_FAR)
 
 
 def attributed(late: Late, recorded: Recorded) -> list[Part]:
@@ -122,7 +125,7 @@ def attributed(late: Late, recorded: Recorded) -> list[Part]:
         give(united([(late.written_ms, late.until_ms)]), Cause.SETTLE, Known.RECORD)
     for gap, last in _unowned(late, recorded, owned.values()):
         give([gap], Cause.UNOWNED, Known.PARTITION, last)
-    for kind in _ORDER:
+    for kind in _ORDER if late.was_far is not None else _ORDER_OF_UNKNOWN:
         for (run, replica), ranges in _ranges(kind, late, recorded.spans).items():
             here = ranges if kind in OF_PARTITIONS else common(ranges, united(owned[run]))
             give(here, Cause(kind), _known(kind), replica)
@@ -162,7 +165,7 @@ def _is_owner(span: Span, lane: TopicPartition) -> bool:
 
 def _ranges(kind: Kind, late: Late, spans: Iterable[Span]) -> Mapping[tuple[str, str], list[Range]]:
     """When this kind of condition was there for such a record, by run and replica."""
-    if (kind in _OF_FAR and not late.was_far) or (kind is Kind.BREAKER and not late.is_retry):
+    if (kind in _OF_FAR and late.was_far is False) or (kind is Kind.BREAKER and not late.is_retry):
         return {}
     if kind in OF_PARTITIONS:
         subject = Subject(kind, *late.lane)

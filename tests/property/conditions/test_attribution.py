@@ -30,7 +30,9 @@ def spans(draw: st.DrawFn) -> Span:
 def lates(draw: st.DrawFn) -> Late:
     due_ms, until_ms = draw(times), draw(times)
     written_ms = draw(st.one_of(st.just(-1), st.integers(0, until_ms)))
-    return Late(LANE, "mail", due_ms, until_ms, written_ms, draw(st.booleans()), draw(st.booleans()))
+    return Late(
+        LANE, "mail", due_ms, until_ms, written_ms, draw(st.booleans()), draw(st.sampled_from((True, False, None)))
+    )
 
 
 recordings = st.builds(
@@ -98,12 +100,24 @@ def test_nothing_is_claimed_that_was_not_recorded(late: Late, recorded: Recorded
 @given(late=lates(), recorded=recordings)
 def test_what_cannot_concern_the_record_is_no_cause(late: Late, recorded: Recorded) -> None:
     causes = {part.cause for part in attributed(late, recorded)}
-    if not late.was_far:
+    if late.was_far is False:
         assert causes.isdisjoint((Cause.REDIS, Cause.REBUILD))
     if not late.is_retry:
         assert Cause.BREAKER not in causes
     if recorded.problem:
         assert Cause.UNOWNED not in causes
+
+
+@given(late=lates(), recorded=recordings)
+def test_where_it_is_not_known_whether_redis_had_it_anything_else_comes_first(late: Late, recorded: Recorded) -> None:
+    def times_of(was_far: bool | None, *of_redis: Cause) -> list[tuple[int, int]]:
+        parts = attributed(late._replace(was_far=was_far), recorded)
+        return united([part[:2] for part in parts if part.cause in of_redis])
+
+    known = times_of(False, *(set(Cause) - {Cause.UNACCOUNTED}))
+    unknown = times_of(None, Cause.REDIS, Cause.REBUILD)
+    assert not common(unknown, known)
+    assert united([*known, *unknown]) == united([*known, *times_of(True, Cause.REDIS, Cause.REBUILD)])
 
 
 @given(late=lates(), recorded=recordings, outage=st.tuples(times, times))

@@ -85,6 +85,23 @@ def test_redis_matters_only_to_what_was_there(in_overflow: int, causes: set[str]
         assert set(get(api, "/v1/lateness", id="a")["by_cause"]) - {"settle"} == causes
 
 
+def test_a_held_message_in_memory_may_have_come_from_redis() -> None:
+    """Nobody says so: Redis counts where nothing else was in the way."""
+    with world() as api:
+        api.held.rows = [held_row(8, NOW_MS - 9_000)]
+        api.conditions.spans = [
+            had(0, NOW_MS),
+            span(Kind.REDIS, NOW_MS - 8_000, NOW_MS - 2_000),
+            span(Kind.SUSPENDED, NOW_MS - 4_000, NOW_MS - 3_000, "mail"),
+        ]
+        by_cause = {"redis": 5_000, "unaccounted": 3_000, "suspended": 1_000}
+        assert get(api, "/v1/lateness", id="id-8")["by_cause"] == by_cause
+        assert get(api, "/v1/lateness", position="reminders/3/8")["by_cause"] == by_cause
+        api.held.rows = [held_row(8, NOW_MS - 9_000, tier="overflow")]
+        by_cause = {"redis": 6_000, "unaccounted": 3_000}
+        assert get(api, "/v1/lateness", position="reminders/3/8")["by_cause"] == by_cause
+
+
 @pytest.mark.parametrize(("attempt", "causes"), [(0, {"unaccounted"}), (2, {"breaker"})])
 def test_a_breaker_matters_only_to_retries(attempt: int, causes: set[str]) -> None:
     with world() as api:
