@@ -1,7 +1,7 @@
 """Dead letters over REST: pages, groups by what went wrong, and single ones. The topics themselves are read."""
 
-import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query
@@ -41,7 +41,7 @@ class Filter(Selection):
 
     def look(self) -> Look:
         """The search that the query asks for."""
-        return Look(self.selection(), self.open)
+        return Look(self.selection(), self.open, self.payload)
 
     def selection(self) -> Selection:
         """The part that letters are compared with."""
@@ -60,18 +60,19 @@ async def list_dead_letters(
     if query.payload:
         selection = query.selection().model_dump(exclude_none=True)
         let_see(caller, trail, payload=True, topics=query.topic, selection=selection)
-    page = await answered(ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor)))
-    trail.note(count=len(page.letters))
-    # In a thread: to hide addresses in long messages takes milliseconds for each, and others call meanwhile.
-    items = await asyncio.to_thread(_listed, ports, page, query.payload)
-    return json_response({"items": items, **_progress(page)})
+    show = partial(_listed, ports, query.payload)
+    asked = ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor), show)
+    document = await answered(asked)
+    trail.note(count=len(document["items"]))
+    return json_response(document)
 
 
-def _listed(ports: Ports, page: Page, payload: bool) -> list[dict[str, Any]]:
-    return [
+def _listed(ports: Ports, payload: bool, page: Page) -> dict[str, Any]:
+    items = [
         {**_document(ports, letter, payload), "redriven": _sent(page.redriven.get(letter.place))}
         for letter in page.letters
     ]
+    return {"items": items, **_progress(page)}
 
 
 @router.get("/v1/dead-letters/groups", **described("Count dead letters by what went wrong", None, *REFUSALS))
@@ -97,11 +98,14 @@ async def get_dead_letter(
     """One dead letter by its place. What it died of is in `error_message` and `detail`, as in the list."""
     if payload:
         let_see(caller, trail, payload=True)
-    shown = await answered(ports.letters.one(Place(topic, partition, offset)))
-    if shown is None:
+    document = await answered(ports.letters.one(Place(topic, partition, offset), partial(_single, ports, payload)))
+    if document is None:
         raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
-    document = _document(ports, shown.letter, payload)
-    return json_response({**document, "redriven": _fate(shown)})
+    return json_response(document)
+
+
+def _single(ports: Ports, payload: bool, shown: Shown) -> dict[str, Any]:
+    return {**_document(ports, shown.letter, payload), "redriven": _fate(shown)}
 
 
 def _fate(shown: Shown) -> dict[str, Any] | None:

@@ -2,7 +2,8 @@
 
 A page reads partition by partition, in order of topic, partition and offset, until it has enough, has looked at as many
 records as it may, or its time is up. Its cursor is the place to go on from; who follows the cursors sees everything
-that was there, and how much is left. The API asks a `Reading`, which has two threads of its own.
+that was there, and how much is left. The API asks a `Reading`, which has two threads of its own. There letters are also
+shown: to hide addresses in 4 MB of error messages takes seconds.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from sidecar.operations.dead_letters.dead_letter_log import LetterLog
 from sidecar.operations.dead_letters.masking import Masking
 
 GROUPS_MAX: Final = 1_000
+PAGE_BYTES_MAX: Final = 512 * 1_024  # of what its letters show: from there on another page goes on
 Find = Callable[[Place], Sent | None]  # who sent a letter again; None: it is open
 CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behind
 THREADS: Final = 2  # for the API: long scans hold up nobody else
@@ -40,10 +42,13 @@ class Limits(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Filter of a search for letters. `only_open`: without the letters that were sent again."""
+    """Filter of a search for letters. `only_open`: without the letters that were sent again; `whole`: key, value and
+    headers are to be shown, too.
+    """
 
     selection: Selection
     only_open: bool = False
+    whole: bool = False
 
 
 class Shown(NamedTuple):
@@ -135,13 +140,14 @@ class Browser:
         self._masking = masking
 
     def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
-        """Up to `count` letters from `start` on. Raises LettersUnavailable."""
-        page = Page()
+        """Up to `count` letters from `start` on, or as many as have `PAGE_BYTES_MAX`. Raises LettersUnavailable."""
+        page, shown_bytes = Page(), 0
         for letter, sent in self._scan(page, topics, look, start):
             page.letters.append(letter)
             if sent is not None:
                 page.redriven[letter.place] = sent
-            if len(page.letters) == count:
+            shown_bytes += letter.shown_bytes(look.whole)
+            if len(page.letters) == count or shown_bytes >= PAGE_BYTES_MAX:
                 break
         return page
 
@@ -262,7 +268,8 @@ class Redriven(Protocol):
 
 
 class Reading:
-    """Answers about dead letters for REST. `rules` may be swapped as a whole while it runs.
+    """Answers about dead letters for REST. `rules` may be swapped as a whole while it runs. What makes an answer of
+    letters (`show`) runs in its threads, and counts among what is under way.
 
     All methods raise UnknownTopic, ReadingBusy and LettersUnavailable.
     """
@@ -293,12 +300,14 @@ class Reading:
             bounds = {topic: {p: log.bounds(topic, p) for p in range(partitions.get(topic, 0))} for topic in topics}
         return self._redriven.open(bounds)
 
-    async def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
-        """See `Browser.page`; no topics means all that hold dead letters."""
+    async def page(
+        self, topics: Sequence[str], look: Look, count: int, start: Place | None, show: Callable[[Page], Answer]
+    ) -> Answer:
+        """See `Browser.page`; no topics means all that hold dead letters. `show` makes the answer of the page."""
 
-        def work(log: LetterLog) -> Page:
+        def work(log: LetterLog) -> Answer:
             chosen = self.chosen(log, topics)
-            return self._browser(log, chosen).page(chosen, look, count, start)
+            return show(self._browser(log, chosen).page(chosen, look, count, start))
 
         return await self._ask(work)
 
@@ -311,11 +320,12 @@ class Reading:
 
         return await self._ask(work)
 
-    async def one(self, place: Place) -> Shown | None:
-        """See `Browser.one`."""
+    async def one(self, place: Place, show: Callable[[Shown], Answer]) -> Answer | None:
+        """See `Browser.one`; `show` makes the answer."""
 
-        def look(log: LetterLog) -> Shown | None:
-            return self._browser(log, self.chosen(log, (place.topic,))).one(place)
+        def look(log: LetterLog) -> Answer | None:
+            found = self._browser(log, self.chosen(log, (place.topic,))).one(place)
+            return None if found is None else show(found)
 
         return await self._ask(look)
 

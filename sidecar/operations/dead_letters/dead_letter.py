@@ -69,6 +69,13 @@ class DeadLetter(NamedTuple):
         """Error text, in the words of the consumer, or of the quarantine."""
         return self.text(ERROR_MESSAGE) or self.text(DETAIL)
 
+    def shown_bytes(self, whole: bool) -> int:
+        """Bytes that are looked through to show it: of key, value and headers, or of its last words alone."""
+        if not whole:
+            return len(self.last(ERROR_MESSAGE) or b"") + len(self.last(DETAIL) or b"")
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers or ())
+        return len(self.key or b"") + len(self.value or b"") + headers
+
     @property
     def fingerprint(self) -> str:
         return fingerprint(self.error_class, self.message)

@@ -1,5 +1,6 @@
 """Dead letters over REST, over letters in memory."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from api.access.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from sidecar.model.record import Place
 from sidecar.model.times import with_times
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.masking import MASK
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
@@ -42,6 +44,22 @@ def test_pages_of_dead_letters() -> None:
         assert second["next"] is None
         assert "payload" not in first["items"][0]
         assert api.audited == []
+
+
+def test_letters_are_shown_in_the_threads_of_those_who_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    document = DeadLetter.document
+
+    def noting(letter: DeadLetter) -> dict[str, Any]:
+        threads.append(threading.current_thread().name)
+        return document(letter)
+
+    monkeypatch.setattr(DeadLetter, "document", noting)
+    with world() as api:
+        filled(api)
+        assert len(items(api, "/v1/dead-letters?payload=true")) == 5
+        assert api.call("GET", "/v1/dead-letters/orders-dlq/0/0").status_code == 200
+    assert {name.rpartition("_")[0] for name in threads} == {"dead-letters"}
 
 
 def test_what_letters_died_of_is_told_to_the_role_read(tmp_path: Path) -> None:

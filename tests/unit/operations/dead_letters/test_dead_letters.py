@@ -9,6 +9,7 @@ import pytest
 from policies.headers import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID
 from policies.model import Policy, Versioned
 from sidecar.model.record import Place
+from sidecar.operations.dead_letters import browse as browse_module
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
 from sidecar.operations.dead_letters.masking import CAUSE_LENGTH_MAX, MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
@@ -248,6 +249,27 @@ def test_a_page_ends_when_its_time_is_up() -> None:
     page = browser.page(["a-dlq"], Look(Selection()), 100, None)
     assert 0 < len(page.letters) < 10
     assert page.following == Place("a-dlq", 0, len(page.letters))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_page_ends_where_its_letters_show_too_much_and_its_cursor_goes_on_there(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse_module, "PAGE_BYTES_MAX", 1_000)
+    log = MemoryLetterLog()
+    words, value = (b"", b"x" * 400) if whole else (b"x" * 400, b"")
+    for _ in range(10):
+        log.add("a-dlq", [(ERROR_MESSAGE, words)], value=value)
+    log.add("b-dlq", [(ERROR_MESSAGE, words * 10)], value=value * 10)
+    browser, counts, start = browser_of(log, 1_000, 60.0), [], None
+    while start is not None or not counts:
+        page = browser.page(["a-dlq", "b-dlq"], Look(Selection(), whole=whole), 100, start)
+        counts.append(len(page.letters))
+        start = page.following
+    assert counts == [3, 3, 3, 2]
+    if whole:
+        page = browser.page(["a-dlq"], Look(Selection()), 100, None)
+        assert len(page.letters) == 10, "what isn't shown doesn't count"
 
 
 def test_a_page_of_letters_since_a_time_reads_no_older_ones() -> None:
