@@ -153,12 +153,14 @@ def _topics(file: str) -> list[str]:
 
 
 def _show_commands(found: Rights, redis: RedisRights, principal: str, settings: Settings) -> None:
-    tools = settings.kafka.tools
+    tools, of_redis = settings.kafka.tools, redis_tools(settings.redis)
     for line in kafka_commands(found.rights, principal, tools):
         print(line)
-    print(redis_command(redis, settings.redis.username or REDIS_USER, redis_tools(settings.redis)))
+    print(redis_command(redis, settings.redis.username or REDIS_USER, of_redis))
     if tools.login:
         say(tools.note.strip())
+    if of_redis.note:
+        say(of_redis.note)
 
 
 def _show_rights(found: Rights, redis: RedisRights, form: Form) -> None:

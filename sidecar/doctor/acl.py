@@ -327,7 +327,8 @@ def redis_command(rights: RedisRights, user: str, tools: RedisTools) -> str:
     """
     variable = '"${REDIS_PASSWORD:?the password of this user}"'
     rules = shlex.join(["ACL", "SETUSER", user, "reset", "on", *rights.rules])
-    return f": {variable} && printf '>%s' {variable} | {tools.reading} -x {rules}"
+    made = tools.reading(f"printf '>%s' {variable}", rules)
+    return f": {variable} && {made}"
 
 
 def redis_rules_command(rights: RedisRights, user: str, tools: RedisTools) -> str:

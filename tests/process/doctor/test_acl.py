@@ -254,6 +254,56 @@ def test_the_password_for_redis_is_no_argument_of_a_program(tmp_path: Path, pass
     assert password not in (tmp_path / "arguments").read_text()
 
 
+REDIS_CLI = r"""#!/bin/sh
+echo "$@" >> asked
+case "$*" in
+  *"CLUSTER NODES") printf '%s\n' "$NODES" ;;
+  *get-master-addr*) printf '10.0.0.1\n6379\n' ;;
+  *"-h gone "*) exit 1 ;;
+  *" -x "*) cat >> stdin; echo >> stdin ;;
+esac
+"""
+NODES = """1 10.0.0.1:7000@17000 master - 0 0 1 connected
+2 fd00::2:7001@17001,two.example slave 1 0 0 1 connected
+3 :0@0 master,noaddr - 0 0 2 disconnected
+4 :7002@17002 myself,master - 0 0 3 connected"""
+
+
+@pytest.mark.parametrize(
+    ("url", "nodes", "asked", "made"),
+    [
+        ("redis://h:1", "", [], ["-h h -p 1"]),
+        (
+            "redis+sentinel://s/main", "", ["-h s -p 26379 SENTINEL get-master-addr-by-name main"],
+            ["-h 10.0.0.1 -p 6379"],
+        ),
+        (
+            "redis+cluster://a:7009", NODES, ["-h a -p 7009 CLUSTER NODES"],
+            ["-h 10.0.0.1 -p 7000", "-h fd00::2 -p 7001", "-h a -p 7002"],
+        ),
+        ("redis+cluster://a:7009", "1 gone:1@2 master\n2 b:1@2 slave 1", ["-h a -p 7009 CLUSTER NODES"], ["-h b -p 1"]),
+    ],
+    ids=["one server", "sentinel", "cluster", "a node of the cluster is gone"],
+)  # fmt: skip
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_user_is_made_where_tickover_logs_in(
+    url: str, nodes: str, asked: list[str], made: list[str], shell: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "redis-cli"
+    program.write_text(REDIS_CLI)
+    program.chmod(0o755)
+    settings = Settings.model_validate({"group": "g", "redis": {"url": url}})
+    command = redis_command(redis_rights(settings), "u", redis_tools(settings.redis))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "REDIS_PASSWORD": "geheim", "NODES": nodes}
+    done = subprocess.run([shell, "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    lines = (tmp_path / "asked").read_text().splitlines()
+    users = [line.partition(" -x ACL SETUSER u ") for line in lines if " -x " in line and "-h gone " not in line]
+    assert [line for line in lines if " -x " not in line] == asked
+    assert [where for where, _, _ in users] == made
+    assert (tmp_path / "stdin").read_text().split() == [">geheim"] * len(made)
+    assert done.returncode == int("gone" in nodes), "who runs it hears of a node that was left out"
+
+
 def print_acl(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
     result = CliRunner().invoke(app, ["acl", "print", *arguments], input=stdin, prog_name="tickover")
     return result.exit_code, result.stdout, result.stderr
