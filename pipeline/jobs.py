@@ -51,8 +51,9 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
     sources = [topic for topic in ingested if topic in _distinct(blocks, "topic")]
     targets = [topic for topic in ingested if topic in _distinct(settled.where("outcome = 'emitted'"), "target")]
     entries = warehouse.read(ENTRIES_TABLE, ENTRIES)
-    holes = judge.holes(blocks, _lost_of_ledger(warehouse))
-    judged = judge.positions(_records(warehouse, sources), settled, entries, blocks, holes).cache()
+    ends = _ledger_ends(warehouse)
+    holes = judge.holes(blocks, _lost_of_ledger(warehouse), ends)
+    judged = judge.positions(_records(warehouse, sources), settled, entries, blocks, holes, len(ends)).cache()
     findings = [judge.wrong_positions(judged, settled), judge.early(settled), judge.wrong_blocks(blocks)]
     findings.append(judge.unread(read_lost(warehouse)))
     if targets:
@@ -75,6 +76,11 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
         "faults": kinds,
         "findings": [row.asDict() for row in shown],
     }
+
+
+def _ledger_ends(warehouse: Warehouse) -> dict[int, int]:
+    """By partition of the ledger up to where it was read; all of its partitions are in it."""
+    return {int(name): end for ends in ledger_read(warehouse).values() for name, end in ends.items()}
 
 
 def _lost_of_ledger(warehouse: Warehouse) -> list[Any]:
@@ -185,7 +191,9 @@ def rebuild(warehouse: Warehouse) -> dict[str, Any]:
     ingested = records_topics(warehouse)
     sources = [topic for topic in ingested if topic in _distinct(blocks, "topic")]
     records = _records(warehouse, sources)
-    judged = judge.positions(records, settled, entries, blocks, judge.holes(blocks, _lost_of_ledger(warehouse)))
+    ends = _ledger_ends(warehouse)
+    holes = judge.holes(blocks, _lost_of_ledger(warehouse), ends)
+    judged = judge.positions(records, settled, entries, blocks, holes, len(ends))
     warehouse.replace(overflow(held(entries, settled), _records(warehouse, ingested)), "gold/overflow")
     warehouse.replace(unsettled(judged, entries, records), UNSETTLED)
     made, left = warehouse.read_report("gold/overflow"), warehouse.read_report(UNSETTLED)

@@ -12,10 +12,11 @@ checked as well: what was emitted is there, and what is held is in Redis.
 That holds where the ledger is whole. What it said in a hole (it begins later here, retention took a part, a block can't
 be read, as a later version wrote it) nobody knows. So each lane's ledger is cut into segments without a hole, and a
 record is lost only by the word of one of them: it was read there, and L passed it there; or it was put to the overflow
-there, and W passed it. Any other that is neither settled nor held is unknown.
+there, and W passed it. Any other that is neither settled nor held is unknown. So is all of a lane of which no block can
+be read, if the part of the ledger where its blocks go has a hole: that may have been settled, all of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
@@ -37,6 +38,7 @@ HOLES: Final = "ledger_partition int, `end` bigint, why string"
 UNREAD_BLOCKS: Final = "partition %d of the ledger has blocks that can't be read here: %d, from %d to %d"
 SEGMENTS_MAX: Final = 100
 """Of a lane, the last ones: a loss that only an earlier one proves is unknown. Two versions may write in turns."""
+NOTHING_SAID: Final = "no block of the partition can be read, and the ledger has holes"
 NOT_THERE: Final = "they are older than what the ledger says of the partition"
 
 
@@ -48,13 +50,18 @@ class Hole(NamedTuple):
     why: str
 
 
-def holes(blocks: DataFrame, lost_ranges: Sequence[Any]) -> list[Hole]:
-    """Parts of the ledger that these tables don't have. `lost_ranges`: `LOST` rows of the ledger's own topic."""
+def holes(blocks: DataFrame, lost_ranges: Sequence[Any], ends: Mapping[int, int] | None = None) -> list[Hole]:
+    """Parts of the ledger that these tables don't have. `lost_ranges`: `LOST` rows of the ledger's own topic; `ends`:
+    by ledger partition up to where it was read."""
     found = []
+    nothing_of = {partition: end for partition, end in (ends or {}).items() if end}
     for row in blocks.groupBy("ledger_partition").agg(F.min("ledger_offset").alias("begin")).collect():
+        nothing_of.pop(row.ledger_partition, None)
         if row.begin:
             why = f"partition {row.ledger_partition} of the ledger begins at {row.begin} here"
             found.append(Hole(row.ledger_partition, row.begin, why))
+    for partition, end in nothing_of.items():
+        found.append(Hole(partition, end, f"partition {partition} of the ledger has nothing before {end} here"))
     for lost in lost_ranges:
         why = f"retention took {lost.start} to {lost.end} of partition {lost.partition} of the ledger"
         found.append(Hole(lost.partition, lost.end, why))
@@ -104,12 +111,18 @@ def segments(blocks: DataFrame, found: Sequence[Hole]) -> DataFrame:
 
 
 def positions(
-    sources: DataFrame, settled: DataFrame, entries: DataFrame, blocks: DataFrame, found: Sequence[Hole] = ()
+    sources: DataFrame,
+    settled: DataFrame,
+    entries: DataFrame,
+    blocks: DataFrame,
+    found: Sequence[Hole] = (),
+    ledger_partitions: int = 0,
 ) -> DataFrame:
     """One row per record that anything knows of, with its `state`: settled, repeated, held, open, lost or unknown.
 
-    `open`: at or above L, so its source offset holds it. `held`: the overflow does; `sure`: it was put there since the
-    last hole. `found`: see `holes`.
+    `open`: at or above L, so its source offset holds it; or of a lane without a block, where the ledger has no hole in
+    which one can be. `held`: the overflow does; `sure`: it was put there since the last hole. `found`: see `holes`.
+    `ledger_partitions`: how many the ledger has; 0: not known, then a hole in any of them counts.
     """
     marks = F.broadcast(_lanes(blocks, found))
     nothing = {"held_until_ms": F.lit(None).cast("bigint"), "put_at": F.lit(None).cast("bigint")}
@@ -121,7 +134,11 @@ def positions(
     put = put.withColumn("settled", F.lit(0)).withColumns(put_there)
     rows = rows.unionByName(put.select(*PLACE, "settled", *nothing))
     each = rows.groupBy(*PLACE).agg(F.sum("settled").alias("settled"), *(F.max(name).alias(name) for name in nothing))
-    return each.join(marks, LANE, "left").withColumns({"state": _state(), "sure": _sure()}).drop("known", "holes")
+    judged = each.join(marks, LANE, "left").withColumn("ledger_partition", _ledger_partition(ledger_partitions))
+    unread = blocks.where("problem IS NOT NULL").select("ledger_partition").distinct().collect()
+    cut = {hole.ledger_partition for hole in found} | {row.ledger_partition for row in unread}
+    is_whole = F.lit(not cut) if not ledger_partitions else ~F.col("ledger_partition").isin(cut)
+    return judged.withColumns({"state": _state(is_whole), "sure": _sure()}).drop("known", "holes")
 
 
 def _lanes(blocks: DataFrame, found: Sequence[Hole]) -> DataFrame:
@@ -129,7 +146,15 @@ def _lanes(blocks: DataFrame, found: Sequence[Hole]) -> DataFrame:
     return last_marks(blocks).join(segments(blocks, found), CURRENT, "left")
 
 
-def _state() -> Column:
+def _ledger_partition(partitions: int) -> Column:
+    """Where a lane's blocks are, also without one: as `sidecar.ledger.block.ledger_partition` has it."""
+    if not partitions:
+        return F.col("ledger_partition")
+    key = F.concat_ws("/", "topic", F.col("partition").cast("string"))
+    return F.coalesce("ledger_partition", (F.crc32(key.cast("binary")) % partitions).cast("int"))
+
+
+def _state(is_whole: Column) -> Column:
     put = F.col("held_until_ms").isNotNull()
     there = F.struct(F.col("held_until_ms").alias("due_ms"), F.col("offset").alias("watermark_offset"))
     passed = there <= F.col("watermark")
@@ -142,7 +167,7 @@ def _state() -> Column:
     return (
         F.when(F.col("settled") > 1, "repeated")
         .when(F.col("settled") == 1, "settled")
-        .when(F.coalesce(F.col("offset") >= F.col("low"), F.lit(True)), "open")
+        .when(F.coalesce(F.col("offset") >= F.col("low"), is_whole), "open")
         .when(put & ~passed, "held")
         .when(F.exists("known", is_lost), "lost")
         .otherwise("unknown")
@@ -171,7 +196,8 @@ def unknown(judged: DataFrame, blocks: DataFrame, found: Sequence[Hole]) -> Data
     lanes = judged.where(F.col("state") == "unknown").groupBy(*LANE, "ledger_partition")
     each = lanes.agg(F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last"))
     joined = each.join(F.broadcast(why), "ledger_partition", "left")
-    return joined.select(*LANE, "records", "first", "last", F.coalesce("why", F.lit(NOT_THERE)).alias("reason"))
+    otherwise = F.when(F.col("ledger_partition").isNull(), NOTHING_SAID).otherwise(NOT_THERE)
+    return joined.select(*LANE, "records", "first", "last", F.coalesce("why", otherwise).alias("reason"))
 
 
 def wrong_positions(judged: DataFrame, settled: DataFrame) -> DataFrame:

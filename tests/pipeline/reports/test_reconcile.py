@@ -209,6 +209,46 @@ def test_what_a_lane_has_not_begun_with_is_unknown(spark) -> None:
     assert reason == "they are older than what the ledger says of the partition"
 
 
+def test_what_a_lane_without_a_readable_block_has_is_open_only_where_its_ledger_is_whole(spark) -> None:
+    """All of it may have been settled in what can't be read; else it was not read yet."""
+    from pyspark.sql.functions import lit
+
+    from pipeline.ingest import ledger
+    from pipeline.reports.reconcile import Hole, holes, positions, unknown
+    from sidecar.ledger.block import ledger_partition
+
+    apart = {n: ledger_partition("orders-retry", n, 2) for n in range(9)}
+    other = next(n for n in apart if apart[n] != apart[3])
+    alike = next(n for n in apart if n != 3 and apart[n] == apart[3])
+    source = sources(spark, 0, 1)
+    for partition, offsets in ((other, (0, 1)), (alike, (0,))):
+        source = source.unionByName(sources(spark, *offsets).withColumn("partition", lit(partition)))
+
+    def states(values: list[bytes], found: list[Hole], partitions: int) -> tuple[dict[Any, str], list[Any]]:
+        frame = ledger_frame(spark, values).selectExpr("* EXCEPT (partition)", f"{apart[3]} AS partition")
+        frame = frame.select("topic", "partition", "offset", "timestamp_ms", "key", "value")
+        blocks, rows = ledger.blocks(frame), ledger.settlements(frame)
+        judged = positions(source, rows, ledger.entries(frame), blocks, found, partitions)
+        said = {(row.partition, row.offset): row.state for row in judged.collect()}
+        return said, [tuple(row) for row in unknown(judged, blocks, found).orderBy("partition").collect()]
+
+    whole = block(low=2, settled=emitted(0, 1), runs=((0, 1), (2, 0)))
+    mine, others = {(3, 0): "settled", (3, 1): "settled"}, {(other, 0): "open", (other, 1): "open"}
+    assert states([whole], [], 2) == ({**mine, **others, (alike, 0): "open"}, [])
+    said, named_there = states([whole, NEWER], [], 2)
+    assert said == {**mine, **others, (alike, 0): "unknown"}
+    reason = f"partition {apart[3]} of the ledger has blocks that can't be read here: 1, from 1 to 1"
+    assert named_there == [("orders-retry", alike, 1, 0, 0, reason)]
+    # Of the other partition of the ledger nothing is left, though something was there.
+    found = holes(ledger.blocks(ledger_frame(spark, [whole])), [], {0: 1, 1: 7})
+    assert found == [Hole(1, 7, "partition 1 of the ledger has nothing before 7 here")]
+    said, _ = states([whole], [Hole(apart[other], 7, "nothing")], 2)
+    assert said == {**mine, **dict.fromkeys(others, "unknown"), (alike, 0): "open"}
+    said, named_there = states([whole, NEWER], [], 0)
+    assert said == {**mine, **dict.fromkeys(others, "unknown"), (alike, 0): "unknown"}, "nobody knows which part it is"
+    assert {row[-1] for row in named_there} == {"no block of the partition can be read, and the ledger has holes"}
+
+
 def test_what_was_settled_before_it_was_due_is_early(spark) -> None:
     from pipeline.reports.reconcile import early
 
