@@ -154,7 +154,7 @@ class ConditionRecorder:
         self._ended.append(Span(subject, from_ms, max(from_ms, to_ms), self._run, self._seen.replica))
 
     def _under_way(self, at_ms: int) -> list[Span]:
-        """What goes on, and what has ended and may begin again soon."""
+        """Conditions that go on, and those that have ended and may begin again soon."""
         spans = [(subject, from_ms, max(from_ms, at_ms)) for subject, from_ms in self._open.items()]
         spans += [(subject, *span) for subject, span in self._resting.items()]
         return [Span(*span, self._run, self._seen.replica) for span in spans]

@@ -52,13 +52,13 @@ def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms
 
 
 def _at_gate(gate: RateLimiter) -> Iterator[tuple[Subject, int]]:
-    """What waits for a target, and since when it is due."""
+    """Targets for which something waits, and since when it is due."""
     for wait in gate.waits():
         yield Subject(Kind.BREAKER if wait.for_breaker else Kind.RATE, wait.target), wait.due_ms
 
 
 def _behind_others(lanes: Iterable[SourcePartition]) -> Iterator[tuple[Subject, int]]:
-    """What waits in a partition behind others of its key, and since when it is due."""
+    """Partitions where something waits behind others of its key, and since when it is due."""
     for lane in lanes:
         if lane.order is not None and lane.order.fired_waiting:
             yield Subject(Kind.ORDER, *lane.id), lane.order.oldest_due_ms()

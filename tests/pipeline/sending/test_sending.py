@@ -204,7 +204,7 @@ def test_a_topic_that_is_not_there_or_not_ours_fails_its_own_rows(broker: Broker
 
 
 def test_nothing_goes_before_a_row_in_whose_order_it_came(broker: Broker) -> None:
-    """What a fault that passes has hit would be sent by the next run: a message behind what cancels it."""
+    """A row that a passing fault has hit would be sent by the next run: a message behind what cancels it."""
     rows = [{**row(id), "place": {"topic": "reminders", "partition": 1, "offset": n}} for n, id in enumerate("abc")]
     broker.refuses = lambda sent: KafkaError.NOT_ENOUGH_REPLICAS if sent.id == "b" else None
     with pytest.raises(Unanswered, match=r"[Nn]ot enough"):

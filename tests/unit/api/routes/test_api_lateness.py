@@ -152,7 +152,7 @@ def test_a_position_leads_to_what_was_moved() -> None:
 
 
 def test_a_position_leads_to_what_was_fired_at_once() -> None:
-    """Its move and its emission are in one block."""
+    """Move and emission are in one block."""
     with world() as api:
         fired = settled({8: Outcome.MOVED, 11: Outcome.EMITTED}, {8: "a", 11: "a"})._replace(related={8: 11, 11: 8})
         api.receipts.add(LEDGER, block({}, settled=fired))
