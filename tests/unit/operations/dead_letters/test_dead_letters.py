@@ -261,7 +261,7 @@ def test_a_page_ends_where_its_letters_show_too_much_and_its_cursor_goes_on_ther
     for _ in range(10):
         log.add("a-dlq", [(ERROR_MESSAGE, words)], value=value)
     log.add("b-dlq", [(ERROR_MESSAGE, words * 10)], value=value * 10)
-    browser, counts, start = browser_of(log, 1_000, 60.0), [], None
+    browser, counts, start = browser_of(log, 1_000, 60.0), list[int](), None
     while start is not None or not counts:
         page = browser.page(["a-dlq", "b-dlq"], Look(Selection(), whole=whole), 100, start)
         counts.append(len(page.letters))
