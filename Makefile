@@ -246,15 +246,15 @@ redoc: ## Fetch the renderer of the API's page again, from its npm package (REDO
 		| sed 's/[[:space:]]*$$//' > ../../../api/redoc/LICENSE.txt
 
 .PHONY: up
-up: data/tokens.yaml readable ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
+up: data/tokens/tokens.yaml readable ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
 	@$(compose) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach
 	@echo "Kafka at localhost:19092, API at http://localhost:8230 (bearer token in data/token)"
 	@echo "$(if $(PROFILE),Grafana at http://localhost:3000$(comma) Prometheus at http://localhost:9090)"
 
 # A checkout under umask 077: the containers' users are others. A token's hash may be read, the token may not.
 .PHONY: readable
-readable: data/tokens.yaml
-	@chmod -R a+rX examples/compose charts/tickover/files data/tokens.yaml
+readable: data/tokens/tokens.yaml
+	@chmod -R a+rX examples/compose charts/tickover/files data/tokens
 
 .PHONY: down
 down: ## Stop the containers of `make up` and delete their data
@@ -263,8 +263,8 @@ down: ## Stop the containers of `make up` and delete their data
 comma := ,
 compose = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
-data/tokens.yaml: | $(ready-run)
-	@mkdir -p data
+data/tokens/tokens.yaml: | $(ready-run)
+	@mkdir -p data/tokens
 	@$(venv)/bin/python -c 'from pathlib import Path; from api.access.auth import new_token; \
 	token, digest = new_token(); \
 	Path("data/token").touch(0o600); Path("data/token").write_text(token + "\n"); \

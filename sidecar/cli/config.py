@@ -31,7 +31,11 @@ SetOption = Annotated[
 ]
 
 tokens_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Give tokens of the API, and take them back."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Give tokens of the API, and take them back.\n\nThe file is replaced by another of its name. A container to "
+    "which the file is mounted by itself doesn't see that, and goes on with the tokens of before: mount the file's "
+    "directory.",
 )
 tokens_app.callback()(output_before)
 FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="The tokens file. Default: api.tokens_file.")]

@@ -74,7 +74,7 @@ def compose() -> Iterator[Compose]:
     except LookupError as error:
         missing("Docker", error)
         raise
-    subprocess.run(["make", "data/tokens.yaml"], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(["make", "data/tokens/tokens.yaml"], cwd=ROOT, check=True, capture_output=True)
     ports = {name: str(free_port()) for name in ("KAFKA_PORT", "API_PORT", "PROMETHEUS_PORT")}
     project = Compose({**images, **ports, "VALKEY_MEMORY": "64mb", "KAFKA_HEAP_OPTS": "-Xmx512m"})
     yield project

@@ -137,15 +137,26 @@ def test_containers_may_read_what_is_mounted_where_selinux_is_on() -> None:
     assert {options for _, _, options in mounted()} == {"ro,z"}
 
 
+def test_what_tickover_looks_at_while_it_runs_is_mounted_by_its_directory() -> None:
+    """A file that is mounted by itself stays what it was when another takes its name."""
+    variables = yaml.safe_load(text_of("docker-compose.yml"))["services"]["tickover"]["environment"]
+    watched = [Path(value) for name, value in variables.items() if name.endswith("_FILE")]
+    places = {Path(place): here for here, place, _ in mounted()}
+    assert {path.name for path in watched} == {"policies.yaml", "tokens.yaml"}
+    assert [path for path in watched if path in places or path.parent not in places] == []
+    assert Path("data") not in map(Path, places.values()), "the token itself is there"
+    assert re.findall(r"-v \S+\.yaml:", text_of("docs/containers.md")) == []
+
+
 def test_containers_may_read_what_is_mounted_of_a_checkout_under_umask_077(tmp_path: Path) -> None:
     for place in ("examples/compose", "charts/tickover/files"):
         shutil.copytree(ROOT / place, tmp_path / place)
-    (tmp_path / "data").mkdir()
-    for name in ("tokens.yaml", "token"):
+    (tmp_path / "data" / "tokens").mkdir(parents=True)
+    for name in ("tokens/tokens.yaml", "token"):
         (tmp_path / "data" / name).write_text("secret")
     for path in tmp_path.rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)
-    command = ["make", "-f", str(ROOT / "Makefile"), "--old-file=data/tokens.yaml", "readable"]
+    command = ["make", "-f", str(ROOT / "Makefile"), "--old-file=data/tokens/tokens.yaml", "readable"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     for host_path, *_ in mounted():
         there = tmp_path / host_path
