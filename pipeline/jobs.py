@@ -29,6 +29,7 @@ from pipeline.reports import backtest as replay
 from pipeline.reports import reconcile as judge
 from pipeline.reports.reports import current, held
 from pipeline.sending import redrive as again
+from pipeline.sending.actions import acted, held_after, waiting_after
 from pipeline.sending.marking import Marked, Marking, marked_of, read_marks
 from pipeline.sending.plans import Taken
 from pipeline.sending.rebuild import overflow
@@ -184,7 +185,8 @@ def redrive_plan(rows: DataFrame) -> dict[str, Any]:
 
 def rebuild(warehouse: Warehouse) -> dict[str, Any]:
     """Everything that was accepted and is not settled: with its decision, by the ledger, into gold/overflow; what the
-    ledger doesn't name yet, as it came, into gold/unsettled."""
+    ledger doesn't name yet, as it came, into gold/unsettled. Both as control records among the latter have left it,
+    where one names an offset."""
     settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
     blocks = warehouse.read(BLOCKS_TABLE, BLOCKS)
     entries = current(warehouse.read(ENTRIES_TABLE, ENTRIES), blocks)
@@ -194,8 +196,10 @@ def rebuild(warehouse: Warehouse) -> dict[str, Any]:
     ends = _ledger_ends(warehouse)
     holes = judge.holes(blocks, _lost_of_ledger(warehouse), ends)
     judged = judge.positions(records, settled, entries, blocks, holes, len(ends))
-    warehouse.replace(overflow(held(entries, settled), _records(warehouse, ingested)), "gold/overflow")
-    warehouse.replace(unsettled(judged, entries, records), UNSETTLED)
+    kept, waiting = held(entries, settled), unsettled(judged, entries, records)
+    came = acted(kept, waiting).cache()
+    warehouse.replace(held_after(overflow(kept, _records(warehouse, ingested)), came), "gold/overflow")
+    warehouse.replace(waiting_after(waiting, came), UNSETTLED)
     made, left = warehouse.read_report("gold/overflow"), warehouse.read_report(UNSETTLED)
     known = {row.payload_known: row["count"] for row in made.groupBy("payload_known").count().collect()}
     acts = {row.control: row["count"] for row in left.groupBy("control").count().collect()}
@@ -206,6 +210,7 @@ def rebuild(warehouse: Warehouse) -> dict[str, Any]:
         "table": warehouse.path("gold/overflow"),
         "unsettled": sum(acts.values()),
         "of_them_control_records": acts.get(True, 0),
+        "by_control_records": {row["outcome"]: row["count"] for row in came.groupBy("outcome").count().collect()},
         "unknown": unknown,
         "sources": sources,
     }

@@ -24,7 +24,7 @@ STORM_WINDOW: Final = 60  # minutes that say what is usual
 STORM_FACTOR: Final = 5.0
 DECIDED: Final = (
     "due_ms", "target", "target_partition", "policy", "attempt", "first_failure_ms", "expires_ms", "dead_letter",
-    "source_offset",
+    "source_offset", "message_id",
 )  # fmt: skip
 STORM_LEAST: Final = 20  # fewer retries a minute are no storm, however few there were before
 

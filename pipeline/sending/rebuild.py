@@ -43,7 +43,7 @@ def overflow(waiting: DataFrame, records: DataFrame) -> DataFrame:
         header_bytes(ERROR_MESSAGE).alias("error_message"),
         F.lit(True).alias("payload_known"),
     )
-    held = waiting.withColumnRenamed("topic", "source")
+    held = waiting.withColumnRenamed("topic", "source").drop("message_id")
     joined = held.join(payload, ["source", "partition", "source_offset"], "left")
     # A delay policy doesn't count: what it was given passes through.
     counted = F.col("attempt") > 0

@@ -12,7 +12,19 @@ from pyspark.sql import functions as F
 
 from pipeline.ingest.records import place
 from pipeline.ingest.topics import UNREADABLE
-from policies.headers import ACTION, ID, ORIGIN, POLICY, SOURCE
+from policies.headers import (
+    ACTION,
+    ATTEMPT,
+    DELAY,
+    DELIVER_AT,
+    FAILURE,
+    FIRST_FAILURE,
+    ID,
+    ORIGIN,
+    POLICY,
+    SOURCE,
+    SPREAD,
+)
 
 MARK: Final = SOURCE
 """The header by which a record that was sent is known again: tickover reads it of no record, and takes it off."""
@@ -41,7 +53,7 @@ def resent(rows: DataFrame) -> DataFrame:
     One with an id is known by its id, and an origin would change what becomes of it (`NAMED`).
     """
     at = place("topic", "partition", "offset")
-    given = F.coalesce("headers", _no_headers())
+    given = _asked_anew()
     named = F.exists(given, lambda one: one["key"].isin(*sorted(NAMED)))
     origin = F.when(named, _no_headers()).otherwise(F.array(_header(ORIGIN, at)))
     unreadable = F.exists(given, lambda one: one["key"].contains(UNREADABLE))
@@ -53,9 +65,23 @@ def resent(rows: DataFrame) -> DataFrame:
         F.concat(given, origin, F.array(_header(MARK, at))).alias("headers"),
         F.when(unreadable, "headers: a name that is no text").alias("refused"),
         "partition",
-        "timestamp_ms",
+        F.coalesce("moved.at_ms", "timestamp_ms").alias("timestamp_ms"),
         F.struct("topic", "partition", "offset").alias("place"),
     )
+
+
+def _asked_anew() -> Column:
+    """The headers; of what a control record has moved with the due time that it gave, as the last word. How far that
+    may be counts from the control record's time, and a retry's first failure from the record's own."""
+    given = F.coalesce("headers", _no_headers())
+    kept = F.filter(given, lambda one: ~one["key"].isin(DELIVER_AT, DELAY, SPREAD))
+    first = F.array(_header(FIRST_FAILURE, F.col("timestamp_ms").cast("string")))
+    failed = F.exists(given, lambda one: one["key"].isin(ATTEMPT, *sorted(FAILURE)))
+    counted = ~failed | F.exists(given, lambda one: one["key"] == FIRST_FAILURE)
+    due = _header(DELIVER_AT, F.col("moved.due_ms").cast("string"))
+    asked = F.array(due, _header(SPREAD, F.lit("0")))
+    moved = F.concat(kept, F.when(counted, _no_headers()).otherwise(first), asked)
+    return F.when(F.col("moved").isNull(), given).otherwise(moved)
 
 
 def _no_headers() -> Column:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.ledger_rows import NOW_MS, block, entries
 from tests.pipeline.sending.test_dispatch import Killed
-from tests.pipeline.sending.test_redrive import Headers, came, filled
+from tests.pipeline.sending.test_redrive import Headers, came, filled, headers_in
 from tests.services.kafka import Kafka
 from tests.services.site import headers_of
 
@@ -28,6 +28,64 @@ def send_held(warehouse: Any, kafka: Kafka, topic: str) -> dict[str, int]:
         warehouse, KafkaPlace(kafka.bootstrap), errand, schedule.messages(held, topic, "back", 0)
     )["rows"]
     return rows
+
+
+def named(**headers: str) -> Headers:
+    return [(f"tickover-{name.replace('_', '-')}", text.encode()) for name, text in headers.items()]
+
+
+def acts(offset: int, action: str, id: str, if_offset: int, **more: str) -> tuple[Any, ...]:
+    """A control record as REST sends it."""
+    return came(offset, named(id=id, action=action, if_offset=str(if_offset), **more), b"")
+
+
+def test_control_records_that_name_an_offset_are_applied_where_the_rows_are_made(warehouse: Any, spark: Any) -> None:
+    """On another cluster the messages have other offsets: a cancel would find nothing, and what it meant would fire."""
+    from pipeline import jobs
+
+    far = {5: "far-cancelled", 6: "far-moved", 7: "far", 8: "far-chain"}
+    put = entries([(offset, NOW_MS + HOUR_MS) for offset in far])._replace(ids=dict(far))
+    near = ["near-cancelled", "near-moved", "near-fired", "near", "near-replaced"]
+    source = [came(offset, named(id=id, delay="1h")) for offset, id in far.items()]
+    source += [came(10 + n, named(id=id, delay="1m", spread="5s", of_mine="x")) for n, id in enumerate(near)]
+    source += [
+        acts(20, "cancel", "far-cancelled", 5), acts(21, "reschedule", "far-moved", 6, delay="2h"),
+        acts(22, "cancel", "far", 99), acts(23, "reschedule", "far-chain", 8, deliver_at=str(NOW_MS + 7)),
+        acts(24, "cancel", "far-chain", 8), acts(25, "fire", "far-chain", 23),
+        acts(26, "cancel", "near-cancelled", 10), acts(27, "reschedule", "near-moved", 11, delay="2h"),
+        acts(28, "fire", "near-fired", 12), came(29, named(id="near-replaced", delay="3h")),
+        acts(30, "cancel", "near-replaced", 14), came(31, named(id="near", action="cancel"), b""),
+        acts(32, "reschedule", "near", 13, delay="soon"),
+    ]  # fmt: skip
+    made = filled(warehouse, spark, [block(low=10, number=1, entries=put)], source)
+    assert made["by_control_records"] == {"cancelled": 2, "moved": 4, "applied": 7, "missed": 3}
+    assert (made["held"], made["unsettled"], made["of_them_control_records"]) == (3, 7, 2)
+    held = {row.message_id: row.due - NOW_MS for row in warehouse.read_report("gold/overflow").collect()}
+    assert held == {"far-moved": 2 * HOUR_MS, "far": HOUR_MS, "far-chain": 0}
+    rows = {row.place.offset: row for row in jobs.resend_rows(warehouse).collect()}
+    assert rows.keys() == {11, 12, 13, 14, 29, 31, 32}, "31 names no offset, 32 can't be read: they go as they came"
+    due = named(of_mine="x", deliver_at=str(NOW_MS + 2 * HOUR_MS), spread="0")
+    assert headers_in(rows[11]) == [*named(id="near-moved"), *due, *named(source="orders-retry/3/11")]
+    assert dict(headers_in(rows[12]))["tickover-deliver-at"] == b"%d" % NOW_MS
+    assert headers_in(rows[14])[:-1] == named(id="near-replaced", delay="1m", spread="5s", of_mine="x")
+
+
+def test_what_a_retry_has_counted_stays_when_it_is_moved(warehouse: Any, spark: Any) -> None:
+    from pipeline import jobs
+    from pipeline.reports.backtest import policy_table
+    from pipeline.reports.facts import facts_of
+    from policies.decide import decide
+    from policies.decision import Hold
+    from tests.pipeline.sending.test_resend import POLICIES
+
+    failed = came(5, named(id="order-5", error_class="shop.Timeout"))
+    topic, partition, offset, time_ms, *rest = acts(6, "reschedule", "order-5", 5, delay="1h")
+    moved = (topic, partition, offset, time_ms + 9, *rest)
+    filled(warehouse, spark, [block(low=5)], [failed, moved])
+    [row] = jobs.resend_rows(warehouse).collect()
+    decision = decide(facts_of(("orders-retry", 3, 0), row.timestamp_ms, headers_in(row)), policy_table(POLICIES, "p"))
+    assert isinstance(decision, Hold)
+    assert (decision.due_ms, decision.first_failure_ms, decision.attempt) == (NOW_MS + 9 + HOUR_MS, NOW_MS, 2)
 
 
 def test_messages_that_share_an_id_are_all_sent_each_once(

@@ -138,7 +138,8 @@ def test_what_acts_on_a_record_comes_right_behind_it_as_it_did(kafka: Kafka, war
     assert len(warehouse.batches("gold/resend/back")) == 5
     for partition in (1, 3):
         there = [one for one in kafka.read_all(topic) if one.partition() == partition]
-        at = [dict(headers_of(one))["tickover-source"] for one in sorted(there, key=lambda one: one.offset() or 0)]
+        assert [one.offset() for one in there] == sorted(one.offset() or 0 for one in there)
+        at = [dict(headers_of(one))["tickover-source"] for one in there]
         assert at == [b"orders-retry/%d/%d" % (partition, offset) for offset in range(120)]
 
 
