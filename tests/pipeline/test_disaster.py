@@ -1,5 +1,6 @@
 """A cluster is gone with its sidecar: the second one goes on from the pipeline's tables, as the page says."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
+ROOT = Path(__file__).resolve().parents[2]
 HORIZON = "2m"  # what is due sooner is in memory alone
 FAR = ("far-0", "far-1", "far-2")
 NEAR = ("near-0", "near-1", "near-2", "near-3")
@@ -62,6 +64,17 @@ def gone_on(warehouse: Any, site: Site) -> dict[str, Any]:
         dispatch(warehouse, kafka, Errand("schedule", "back", schedule.mark_of(held)), rows)
         dispatch(warehouse, kafka, Errand("resend", "back", resend.MARK), jobs.resend_rows(warehouse))
     return made
+
+
+def test_the_page_lets_nobody_send_before_all_is_sent_again() -> None:
+    """A record that is sent again behind a newer message of its id replaces it."""
+    page = (ROOT / "docs/how-to/prepare-for-a-disaster.md").read_text()
+    steps = page.split("### Go on at a second cluster")[1].split("###")[0]
+    told = [step for step in re.split(r"\n(?=\d\. )", steps) if step[:1].isdigit()]
+    [sent] = [n for n, step in enumerate(told) if "pipeline resend" in step]
+    [let_in] = [n for n, step in enumerate(told) if re.search(r"(let in|send the) producers", step, re.IGNORECASE)]
+    assert sent < let_in
+    assert re.search(r"let in producers and callers of REST", told[let_in])
 
 
 def test_a_second_cluster_goes_on_with_all_that_was_taken_in(sites: tuple[Site, Site], warehouse: Any) -> None:
