@@ -10,6 +10,7 @@ from sidecar.model.record import TopicPartition
 
 THREADS: Final = 2  # more would only take the interpreter from each other, and from the engine
 WAITING_MAX: Final = 32
+ALONE_WAITING_MAX: Final = 8
 
 Rows = list[dict[str, Any]]
 Result = TypeVar("Result")
@@ -34,10 +35,13 @@ class LookUp:
         self._blocking = blocking
         self._threads = ThreadPoolExecutor(THREADS, "api-lookup")
         self._under_way = 0
+        self._alone = ThreadPoolExecutor(1, "api-lookup-alone")
+        self._alone_under_way = 0
 
     def stop(self) -> None:
         """Twice is harmless."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._alone.shutdown(wait=False, cancel_futures=True)
 
     async def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, list[TopicPartition]]:
         """The next rows in order, and where to go on (None: nowhere)."""
@@ -64,3 +68,15 @@ class LookUp:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._under_way -= 1
+
+    async def run_alone(self, work: Callable[[], Result]) -> Result:
+        """As `run`, for work that takes the interpreter for long: one piece at a time, in a thread of its own, so that
+        other look-ups don't wait for it.
+        """
+        if self._alone_under_way >= ALONE_WAITING_MAX:
+            raise LookUpUnavailable(f"{ALONE_WAITING_MAX} long look-ups are under way already")
+        self._alone_under_way += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._alone, work)
+        finally:
+            self._alone_under_way -= 1

@@ -10,6 +10,7 @@ from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
 from sidecar.conditions.attribution import Recorded
 from sidecar.lookup.receipts import Receipts
+from sidecar.model.condition import Subject
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.bulk.changes import Changes
@@ -63,8 +64,10 @@ class Sources(Protocol):
 class Conditions(Protocol):
     """Conditions that kept records waiting, as recorded (`sidecar.conditions.recorder.ConditionRecorder`)."""
 
-    def recorded(self, since_ms: int) -> Recorded:
-        """Conditions that reach beyond `since_ms`, epoch ms. Blocks; raises nothing: `problem` says what may lack."""
+    def recorded(self, since_ms: int, subjects: Collection[Subject]) -> Recorded:
+        """Conditions of these subjects that reach beyond `since_ms`, epoch ms. Blocks; raises nothing: `problem` says
+        what may lack.
+        """
 
 
 class Schedules(Protocol):

@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from api.dependencies import GivenPorts, Reader, json_response
 from api.openapi.description import LOOK_UP, described
-from api.ports import Ports
+from api.ports import Conditions, Ports
 from api.problems import Problem, unprocessable
 from api.routes.held import Partition, Text, Told, find_message, missing_document, refuse_unknown, unavailable
 from api.routes.timeline import Row, settled_document
 from policies.fields import is_topic
 from policies.headers import OFFSET_MAX
-from sidecar.conditions.attribution import Late, Part, attributed
+from sidecar.conditions.attribution import Late, Part, attributed, subjects_of
 from sidecar.lookup.query import OVERFLOW, START, LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.model.condition import SAMPLE_MS
@@ -94,13 +94,9 @@ async def lateness(
             told, missing = await find_message(ports, id, HeldQuery(topic=source, partition=partition))
         else:
             told, missing = await _find_at(ports, _place_of(position))
-        late = _late_of(told)
-        recorded = await ports.lookup.run(lambda: ports.conditions.recorded(late.due_ms))
+        late, parts, problem = await ports.lookup.run_alone(lambda: _explain(ports.conditions, told))
     except LookUpUnavailable as error:
         raise unavailable(error) from None
-    if told.last is None:
-        late = late._replace(until_ms=recorded.now_ms)
-    parts = attributed(late, recorded)
     answer = {
         **{name: told.document[name] for name in ("id", "source", "position", "state", "target", "due")},
         "until": late.until_ms,
@@ -108,9 +104,18 @@ async def lateness(
         "parts": [_part(part) for part in parts],
         "by_cause": _by_cause(parts),
         "resolution_ms": SAMPLE_MS,
-        "problem": "what all replicas have recorded can't be read now" if recorded.problem else None,
+        "problem": "what all replicas have recorded can't be read now" if problem else None,
     }
     return json_response({**with_times(answer, "due", "until"), **missing_document(missing)})
+
+
+def _explain(conditions: Conditions, told: Told) -> tuple[Late, list[Part], str]:
+    """How late the message is, in parts, and why some of what was recorded may be missing. Blocks."""
+    late = _late_of(told)
+    recorded = conditions.recorded(late.due_ms, subjects_of(late))
+    if told.last is None:
+        late = late._replace(until_ms=recorded.now_ms)
+    return late, attributed(late, recorded), recorded.problem
 
 
 def _late_of(told: Told) -> Late:
@@ -127,7 +132,7 @@ def _late_of(told: Told) -> Late:
 
 async def _find_at(ports: Ports, place: Place) -> tuple[Told, Sequence[TopicPartition]]:
     """The message that came at a place: settled, as the ledger has it, or held and overdue."""
-    last = await ports.lookup.run(lambda: ports.receipts.search(place))
+    last = await ports.lookup.run_alone(lambda: ports.receipts.search(place))
     if last is not None and not last.is_move:
         return Told(settled_document(last.id, last, [last], ()), last), ()
     offsets = {place.offset, ports.receipts.own(place).offset}

@@ -17,7 +17,7 @@ the first one that is recorded, nothing is known: `not_recorded`, as is all of i
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -110,10 +110,17 @@ _OF_FAR: Final = (Kind.REBUILD, Kind.REDIS)
 _ORDER_OF_UNKNOWN: Final = (*(kind for kind in _ORDER if kind not in _OF_FAR), *_OF_FAR)
 
 
+def subjects_of(late: Late) -> frozenset[Subject]:
+    """Subjects of the conditions that can concern such a record: its partition, its target, and processes."""
+    return frozenset(_subject(kind, late) for kind in Kind)
+
+
 def attributed(late: Late, recorded: Recorded) -> list[Part]:
     """Parts of the time from due to the end, in order: they touch, and their sum is the lateness. Empty: not late."""
     left = united([(late.due_ms, late.until_ms)])
-    owned = _owned(late.lane, recorded.spans)
+    spans = _by_subject(recorded.spans)
+    owners = [span for kind in OWNED for span in spans[_subject(kind, late)]]
+    owned = _ranges(owners)
     parts: list[Part] = []
 
     def give(ranges: Sequence[Range], cause: Cause, known: Known, replica: str = "") -> None:
@@ -123,59 +130,55 @@ def attributed(late: Late, recorded: Recorded) -> list[Part]:
 
     if late.written_ms >= 0:
         give(united([(late.written_ms, late.until_ms)]), Cause.SETTLE, Known.RECORD)
-    for gap, last in _unowned(late, recorded, owned.values()):
-        give([gap], Cause.UNOWNED, Known.PARTITION, last)
+    if not recorded.problem:
+        away = united((one.from_ms, one.to_ms) for one in spans[Subject(Kind.REDIS)])
+        for last, gaps in _unowned(owners, recorded.now_ms).items():
+            give(without(gaps, away), Cause.UNOWNED, Known.PARTITION, last)
     for kind in _ORDER if late.was_far is not None else _ORDER_OF_UNKNOWN:
-        for (run, replica), ranges in _ranges(kind, late, recorded.spans).items():
-            here = ranges if kind in OF_PARTITIONS else common(ranges, united(owned[run]))
+        if (kind in _OF_FAR and late.was_far is False) or (kind is Kind.BREAKER and not late.is_retry):
+            continue
+        for (run, replica), ranges in sorted(_ranges(spans[_subject(kind, late)]).items()):
+            here = ranges if kind in OF_PARTITIONS else common(ranges, owned.get((run, replica), ()))
             give(here, Cause(kind), _known(kind), replica)
     give(united(one for ranges in owned.values() for one in ranges), Cause.UNACCOUNTED, Known.PARTITION)
     give(left, Cause.NOT_RECORDED, Known.NOTHING)
     return _joined(parts)
 
 
-def _owned(lane: TopicPartition, spans: Iterable[Span]) -> dict[str, list[Range]]:
-    """When each run had the partition."""
-    owned: defaultdict[str, list[Range]] = defaultdict(list)
+def _subject(kind: Kind, late: Late) -> Subject:
+    """Subject of a condition of this kind that concerns such a record."""
+    return (
+        Subject(kind, *late.lane) if kind in OF_PARTITIONS else Subject(kind, late.target if kind in OF_TARGETS else "")
+    )
+
+
+def _by_subject(spans: Iterable[Span]) -> Mapping[Subject, list[Span]]:
+    found: defaultdict[Subject, list[Span]] = defaultdict(list)
     for span in spans:
-        if span.subject.kind in OWNED and span.subject[1:] == lane:
-            owned[span.run].append((span.from_ms, span.to_ms))
-    return owned
+        found[span.subject].append(span)
+    return found
 
 
-def _unowned(late: Late, recorded: Recorded, owned: Iterable[Sequence[Range]]) -> Iterator[tuple[Range, str]]:
-    """Gaps between the partition's recorded owners, each with who had it last.
-
-    While some process could not reach Redis, what was owned may not have been written: such times are no gap.
-    """
-    if recorded.problem:
-        return
-    had = united(one for ranges in owned for one in ranges)
-    away = united((one.from_ms, one.to_ms) for one in recorded.spans if one.subject.kind is Kind.REDIS)
-    ends = [*had, (recorded.now_ms, recorded.now_ms)]
-    for (_, end), (begin, _) in zip(had, ends[1:], strict=True):
-        last = next(one.replica for one in recorded.spans if _is_owner(one, late.lane) and one.to_ms == end)
-        for gap in without(united([(end, begin)]), away):
-            yield gap, last
-
-
-def _is_owner(span: Span, lane: TopicPartition) -> bool:
-    return span.subject.kind in OWNED and span.subject[1:] == lane
-
-
-def _ranges(kind: Kind, late: Late, spans: Iterable[Span]) -> Mapping[tuple[str, str], list[Range]]:
-    """When this kind of condition was there for such a record, by run and replica."""
-    if (kind in _OF_FAR and late.was_far is False) or (kind is Kind.BREAKER and not late.is_retry):
-        return {}
-    if kind in OF_PARTITIONS:
-        subject = Subject(kind, *late.lane)
-    else:
-        subject = Subject(kind, late.target if kind in OF_TARGETS else "")
+def _ranges(spans: Iterable[Span]) -> dict[tuple[str, str], list[Range]]:
+    """When some span was there, by run and replica."""
     found: defaultdict[tuple[str, str], list[Range]] = defaultdict(list)
     for span in spans:
-        if span.subject == subject:
-            found[span.run, span.replica].append((span.from_ms, span.to_ms))
-    return {whose: united(ranges) for whose, ranges in sorted(found.items())}
+        found[span.run, span.replica].append((span.from_ms, span.to_ms))
+    return {whose: united(ranges) for whose, ranges in found.items()}
+
+
+def _unowned(owners: Sequence[Span], now_ms: int) -> dict[str, list[Range]]:
+    """Gaps between the partition's recorded owners, by who had it last.
+
+    While some process could not reach Redis, what was owned may not have been written: then there is no saying.
+    """
+    had = united((one.from_ms, one.to_ms) for one in owners)
+    last = {one.to_ms: one.replica for one in owners}
+    gaps: defaultdict[str, list[Range]] = defaultdict(list)
+    for (_, end), (begin, _) in zip(had, [*had, (now_ms, now_ms)][1:], strict=True):
+        if end < begin:
+            gaps[last[end]].append((end, begin))
+    return gaps
 
 
 def _known(kind: Kind) -> Known:

@@ -8,8 +8,8 @@ memory, `SPANS_WAITING_MAX` at most: of more the oldest are forgotten, and that 
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Final, Protocol
 
@@ -98,8 +98,10 @@ class ConditionRecorder:
             self._open, self._resting = {}, {}
         self.write()
 
-    def recorded(self, since_ms: int) -> Recorded:
-        """Spans as `SpanLog.read` gives them, up to now where they go on, and always those of this process."""
+    def recorded(self, since_ms: int, subjects: Collection[Subject]) -> Recorded:
+        """Spans of these subjects as `SpanLog.read` gives them, up to now where they go on, and always those of this
+        process.
+        """
         self.sample()
         problem, ended, under_way = "", list[Span](), list[Span]()
         with self._lock:
@@ -111,9 +113,12 @@ class ConditionRecorder:
             ended, under_way = self._log.read(since_ms)
         except OverflowFailure as error:
             problem = str(error)
-        others = [one for one in under_way if one.run != self._run]  # its own it knows better
-        known = [*ended, *others, *own]
-        return Recorded([*ended, *own, *(prolonged(one, known, now_ms) for one in others)], now_ms, problem)
+        certain = [one for one in (*ended, *own) if one.subject in subjects]
+        # Its own that are under way it knows better.
+        others = [one for one in under_way if one.subject in subjects and one.run != self._run]
+        owners = _by_partition((*certain, *others))
+        told = (prolonged(one, owners[one.subject[1:]], now_ms) for one in others)
+        return Recorded([*certain, *told], now_ms, problem)
 
     # --- under the lock -------------------------------------------------------------------------------------------
 
@@ -172,21 +177,25 @@ def _most_telling(conditions: Iterable[Condition]) -> Iterator[Condition]:
     return chain(islice(owned, OPEN_MAX), islice(others, OPEN_MAX))
 
 
-def prolonged(span: Span, known: Iterable[Span], now_ms: int) -> Span:
+def _by_partition(spans: Iterable[Span]) -> Mapping[tuple[str, int], list[Span]]:
+    """Spans of owners, by their partition; of anything else there are none."""
+    found: defaultdict[tuple[str, int], list[Span]] = defaultdict(list)
+    for span in spans:
+        if span.subject.kind in OWNED:
+            found[span.subject[1:]].append(span)
+    return found
+
+
+def prolonged(span: Span, owners: Iterable[Span], now_ms: int) -> Span:
     """A span that was under way at the last sign of its process, up to where it may be said to have gone on.
 
-    Only one process has a partition at a time: another one's begin ends it. Where the sign is older than signs come,
-    the process gave none since then: it ends with it.
+    `owners`: spans of who had its partition; none where it isn't of one. Only one process has a partition at a time:
+    another one's begin ends it. Where the sign is older than signs come, the process gave none since then: it ends
+    with it.
     """
     silent_ms = now_ms - span.to_ms
     begins = [
-        one.from_ms
-        for one in known
-        if span.subject.kind in OWNED
-        and one.subject.kind in OWNED
-        and one.run != span.run
-        and one.subject[1:] == span.subject[1:]
-        and one.to_ms > span.to_ms
+        one.from_ms for one in owners if span.subject.kind in OWNED and one.run != span.run and one.to_ms > span.to_ms
     ]
     if silent_ms > (SILENT_SUCCEEDED_MS if begins else SILENT_MS):
         return span

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from policies.topic.log import Change, PolicyLog, encode_change
 from sidecar.conditions.attribution import Recorded, Span
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.lookup.receipts import Receipts
+from sidecar.model.condition import Subject
 from sidecar.model.record import TopicPartition
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.dead_letters.browse import Limits as ScanLimits
@@ -229,9 +231,11 @@ class MemoryConditions:
         self.spans: list[Span] = []
         self.now_ms = NOW_MS
         self.problem = ""
+        self.asked_in = threading.current_thread()
 
-    def recorded(self, since_ms: int) -> Recorded:
-        return Recorded(self.spans, self.now_ms, self.problem)
+    def recorded(self, since_ms: int, subjects: Collection[Subject]) -> Recorded:
+        self.asked_in = threading.current_thread()
+        return Recorded([one for one in self.spans if one.subject in subjects], self.now_ms, self.problem)
 
 
 @dataclass

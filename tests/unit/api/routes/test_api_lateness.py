@@ -1,5 +1,6 @@
 """Why a message was late, over REST: settled and held, by id and by position; what was recorded the test gives."""
 
+import threading
 from typing import Any
 
 import pytest
@@ -108,6 +109,19 @@ def test_a_breaker_matters_only_to_retries(attempt: int, causes: set[str]) -> No
         api.receipts.add(LEDGER, block({}, settled=settled(EMITTED, {8: "a"})._replace(attempts=[attempt])))
         api.conditions.spans = [had(0, NOW_MS), span(Kind.BREAKER, 4_000, 5_000, "mail")]
         assert set(get(api, "/v1/lateness", id="a")["by_cause"]) - {"settle"} == causes
+
+
+def test_it_is_told_off_the_event_loop_and_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with world() as api:
+        api.receipts.add(LEDGER, block(EMITTED, {8: "a"}))
+        for query in ("id=a", "position=reminders/3/8"):
+            assert api.call("GET", f"/v1/lateness?{query}").status_code == 200
+            assert api.conditions.asked_in is not threading.main_thread()
+        monkeypatch.setattr("api.lookup.ALONE_WAITING_MAX", 0)
+        for query in ("id=a", "position=reminders/3/8"):
+            answer = api.call("GET", f"/v1/lateness?{query}")
+            problem(answer, 503, "look-up-unavailable")
+            assert answer.headers["retry-after"] == "1"
 
 
 def test_a_held_message_that_is_overdue_up_to_now() -> None:
