@@ -114,7 +114,7 @@ def test_where_it_is_not_known_whether_redis_had_it_anything_else_comes_first(la
         parts = attributed(late._replace(was_far=was_far), recorded)
         return united([part[:2] for part in parts if part.cause in of_redis])
 
-    known = times_of(False, *(set(Cause) - {Cause.UNACCOUNTED}))
+    known = times_of(False, *(set(Cause) - {Cause.UNACCOUNTED, Cause.NOT_RECORDED}))
     unknown = times_of(None, Cause.REDIS, Cause.REBUILD)
     assert not common(unknown, known)
     assert united([*known, *unknown]) == united([*known, *times_of(True, Cause.REDIS, Cause.REBUILD)])
