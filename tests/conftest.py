@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sidecar.embedded import child
-from tests.costs import read_costs
+from tests.costs import UNMEASURED_S, read_costs
 from tests.services.fixtures import each_kafka, kafka, kafka_choice, kafka_place, mock_kafka
 
 __all__ = ["each_kafka", "kafka", "kafka_choice", "kafka_place", "mock_kafka"]
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} needs Kafka: mark it `integration`")
     if "PYTEST_XDIST_WORKER" in os.environ:
         costs = read_costs()
-        items.sort(key=lambda item: -costs.get(item.location[0], 0))
+        items.sort(key=lambda item: -costs.get(item.location[0], UNMEASURED_S))
 
 
 class _FailuresAtOnce:

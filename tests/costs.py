@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 COSTS: Final = Path(__file__).with_suffix(".json")
 COST_MIN_S: Final = 10  # cheaper files fill what room is left, in any order
+UNMEASURED_S: Final = 60  # a new file, or a cheap one: neither is to begin last
 SHOWN: Final = 20
 
 
