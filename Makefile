@@ -81,7 +81,7 @@ test: system-packages setup ## Run every check and every test, those on real Kaf
 .PHONY: test-computing
 test-computing:
 	@TICKOVER_TEST_RUN=0/2 TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-24} \
-		TICKOVER_TEST_HISTORIES=$${TICKOVER_TEST_HISTORIES:-12} nice -n 10 \
+		TICKOVER_TEST_HISTORIES=$${TICKOVER_TEST_HISTORIES:-12} nice -n 5 \
 		$(pytest) $(waiting:%=--ignore=%) -n 2 $(shared) --hypothesis-profile=half --durations=15 \
 		--junitxml=$(reports)/computing.xml > $(reports)/computing.log 2>&1
 
