@@ -20,7 +20,7 @@ FETCHED = re.compile(r"tickover(\[[\w,]+\])?([=~<>!]=?[\w.]+)?|tickover/tickover
 PULLED = re.compile(r"([\w.-]+/)*tickover([:@].*)?")
 NAMING = {"--name", "--hostname", "--network", "--user", "--group"}  # what follows is a name that the user gives
 PLACES = re.compile(
-    r"(pypi|artifacthub)\.(org|io)/\S*tickover|(docker\.io|ghcr\.io|quay\.io|gcr\.io)/\S*tickover"
+    r"https?://\S+/(project|packages?)/\S*tickover|image: ?(?!registry\.example)[\w-]+\.[\w.-]+/\S*tickover"
     r"|oci://\S*tickover|helm repo add"
 )
 
@@ -63,12 +63,12 @@ def test_nothing_says_that_something_is_published() -> None:
         "uv pip install tickover",
         "uvx tickover",
         "pipx install tickover",
-        "https://pypi.org/project/tickover/",
+        "https://index.example/project/tickover/",
         "docker pull tickover:0.2.0",
         "podman pull -q registry.example/tickover",
         "docker run --rm tickover",
         "docker run -d --name tickover --read-only \\\n  -e TICKOVER_CONFIG=/tickover.yaml tickover\n",
-        "image: ghcr.io/somebody/tickover:0.2.0",
+        "image: images.somewhere/somebody/tickover:0.2.0",
         "helm repo add tickover https://charts.example",
         "helm install tickover oci://registry.example/charts/tickover",
         "helm upgrade --install mine tickover/tickover",
