@@ -103,8 +103,8 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
     ),
     "a row goes to a partition of its own": Mutant(
         "pipeline/sending/sending.py",
-        'source_partition(key, row["id"].encode(), count)',
-        'source_partition(key, row["id"].encode()[::-1], count)',
+        'source_partition(key, (row.get("message_id") or row["id"]).encode(), count)',
+        'source_partition(key, (row.get("message_id") or row["id"]).encode()[::-1], count)',
         tests="where_rest_sends",
         suite="pipeline/sending/test_sending.py",
     ),
