@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from policies.duration import parse_duration
+from policies.duration import parse_typed_duration
 from policies.errors import FormatError
 from policies.model import Policy
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
@@ -216,7 +216,7 @@ def size_load(
 ) -> None:
     """Reckon what a load needs: Redis, Kafka's disk, memory, CPU, replicas. Asks nobody."""
     try:
-        delay_ms = _read("--delay", _duration, delay)
+        delay_ms = _read("--delay", parse_typed_duration, delay)
         held = _read("--pending", parse_count, pending) if pending else 0
         load = Load(
             _read("--rate", parse_rate, rate) if rate else _rate_of(held, delay_ms),
@@ -229,8 +229,8 @@ def size_load(
             partitions,
             replicas,
             replication_factor,
-            _read("--retention", _duration, retention) if retention else 0,
-            _read("--target-retention", _duration, target_retention),
+            _read("--retention", parse_typed_duration, retention) if retention else 0,
+            _read("--target-retention", parse_typed_duration, target_retention),
         )
     except FormatError as error:
         raise Failure(str(error), Status.USAGE) from None
@@ -252,13 +252,6 @@ def _read(option: str, parse: Callable[[str], Number], text: str) -> Number:
         return parse(text)
     except FormatError as error:
         raise Failure(f"{option}: {error}", Status.USAGE) from None
-
-
-def _duration(text: str) -> int:
-    """Milliseconds of a duration with its unit. Raises FormatError."""
-    if text.isdecimal():
-        raise FormatError("a duration needs its unit (write 90s, 15m, 2h or 30d)", text)
-    return parse_duration(text)
 
 
 def _sized(need: dict[str, Any]) -> dict[str, Any]:
