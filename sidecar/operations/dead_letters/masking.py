@@ -82,12 +82,11 @@ class Masking:
 
     def group_name(self, letter: DeadLetter) -> str:
         """Words that letters which failed alike have in common of message or detail; empty where they have neither."""
-        is_masked = self._masks(ERROR_MESSAGE) and letter.last(ERROR_MESSAGE)
-        return MASK if is_masked else shown(letter.message)
+        return MASK if self._hides(ERROR_MESSAGE, letter.last(ERROR_MESSAGE)) else shown(letter.message)
 
     def _words(self, name: str, data: bytes | None) -> str:
         """A header as text; bytes that aren't UTF-8 are U+FFFD. JSON stays JSON, masked where a rule says so."""
-        if data and self._masks(name):
+        if self._hides(name, data):
             return MASK
         if data is None or self.shows(name, data):
             return (data or b"").decode()
@@ -121,7 +120,11 @@ class Masking:
     def _header(self, name: str, value: bytes | None) -> Any:
         if name in OWN_WORDS:
             return _text(value)
-        return MASK if value and self._masks(name) else self.part(name, value)
+        return MASK if self._hides(name, value) else self.part(name, value)
+
+    def _hides(self, name: str, value: bytes | None) -> bool:
+        """Whether a rule hides the header as a whole, JSON or not."""
+        return bool(value) and self._masks(name)
 
     def part(self, name: str, data: bytes | None) -> Any:
         """One key, value or header of this name as it may be shown."""
