@@ -1,7 +1,4 @@
-"""A consumer with retries: what it fails on it forwards to `orders-retry`, and tickover brings it back.
-
-Needs a sidecar with the policies of examples/policies.yaml, and the topics `orders` and `orders-retry`.
-"""
+"""A consumer that retries by way of `orders-retry`: create it and `orders`, and run tickover with policies.yaml."""
 
 import os
 
