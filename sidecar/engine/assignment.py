@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.engine.commit.settlement import Settlement
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker
@@ -34,6 +35,10 @@ RETRY_MS: Final = 500  # an overflow that is back is used again within a second
 SWEEP_MS: Final = 30_000  # by then Kafka has ended every open transaction of tickover's: a third of it is their timeout
 
 
+class SourceUnreadable(Exception):
+    """A source that was read here may not be read any more: what is held of it would wait for ever, untold."""
+
+
 @dataclass(slots=True)
 class Look:
     """A look at what a source's log has, under way."""
@@ -52,6 +57,7 @@ class Assignment:
         settlement: Settlement,
         workers: tuple[OverflowWorker, RecoveryWorker],
         clock: Callable[[], int],
+        counters: EngineCounters,
     ) -> None:
         self.lanes: dict[tuple[str | None, int | None], SourcePartition] = {}
         self.joined = False
@@ -66,6 +72,7 @@ class Assignment:
         self._settlement = settlement
         self._overflow, self._recovery = workers
         self._clock = clock
+        self._counters = counters
         self._waiting: set[TopicPartition] = set()  # assigned, their recovery not begun
         self._refused: frozenset[str] = frozenset()  # sources that may not be consumed
         self._turned_away: set[TopicPartition] = set()  # assigned since, of such a source
@@ -118,6 +125,14 @@ class Assignment:
     def refused(self, words: str) -> None:
         """The group doesn't take this process in: shown until it does."""
         self.not_taken_in = words
+
+    def unreadable(self, topic: str, words: str) -> None:
+        """End, whichever answer comes first: the client may take the partitions of such a topic for gone, and says it
+        once. A source of which nothing was read ends nobody: others go on.
+        """
+        if self._counters.accepted[topic]:
+            raise SourceUnreadable(f"no right to read a source: {words}; `tickover doctor` says more")
+        log.warning("no right to read a source", extra={"topic": topic, "error": words})
 
     def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """A recovery would find the watermark there: the overflow may be tidied up to it."""

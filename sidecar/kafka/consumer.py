@@ -244,7 +244,9 @@ class KafkaIntake:
             return True
         if is_fatal(error):  # such as fenced by another process with the same instance id
             raise KafkaException(error)
-        if error.code() in REFUSALS and not self._assigned:
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            self.events.unreadable(message.topic() or "", error.str())
+        elif error.code() in REFUSALS and not self._assigned:
             self._note_refusal(error)
         else:
             log.warning("consumer", extra={"error": str(error)})

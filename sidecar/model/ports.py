@@ -96,6 +96,9 @@ class GroupEvents(Protocol):
     def refused(self, words: str) -> None:
         """The group doesn't take this process in, and waiting won't change that."""
 
+    def unreadable(self, topic: str, words: str) -> None:
+        """The brokers refuse this process the right to read a source, in `words` of theirs."""
+
     def out_of_range(self, lane: TopicPartition) -> None:
         """The log doesn't have any more what was to be read next, or what was read before it; nothing is read of it
         until `begin` says from where.

@@ -125,7 +125,7 @@ def build(
     ordering = Ordering(worker, rebuild)
     holding = Holding(emitter, ordering)
     actions = Actions(emitter, holding, worker, rebuild, tally)
-    assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
+    assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms, tally)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher

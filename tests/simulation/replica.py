@@ -155,7 +155,9 @@ class Replica:
             shape.tick_ms,
             self.executors[2],
         )
-        self.assignment = Assignment(self.intake, self.emitter, self.settlement, (self.worker, recovery), time.now_ms)
+        self.assignment = Assignment(
+            self.intake, self.emitter, self.settlement, (self.worker, recovery), time.now_ms, tally
+        )
         self.intake.events = self.assignment
         sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), overflow)
         self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])

@@ -236,11 +236,15 @@ def test_without_the_right_to_write_to_its_ledger_it_ends_and_says_so_and_blames
     assert site.kafka.read_all(site.quarantine) == []
 
 
-def test_without_the_right_to_read_a_source_it_ends_and_says_so(by_password: Guarded, secure: SecureKafka) -> None:
-    sidecar = by_password.sidecar("one").start()
+def test_without_the_right_to_read_a_source_it_ends_and_says_so(
+    by_password: Guarded, secure: SecureKafka, each_guarantee: str
+) -> None:
+    sidecar = by_password.sidecar("one", GUARANTEE=each_guarantee).start()
     source = [right for right in by_password.rights if right.pattern.name == by_password.site.name("in")]
     by_password.send(b"10s", b"held")
-    wait_until(lambda: sidecar.stats()["topics"], otherwise=sidecar.last_words)
+    wait_until(
+        lambda: any(topic["accepted"] for topic in sidecar.stats()["topics"].values()), otherwise=sidecar.last_words
+    )
     secure.forbid(by_password.principal, source)
     assert sidecar.wait_until_ended(START_S) == 1
     assert "no right to read a source" in sidecar.messages("critical")[-1]["error"]

@@ -268,6 +268,9 @@ class Events:
     def refused(self, words: str) -> None:
         raise AssertionError(words)
 
+    def unreadable(self, topic: str, words: str) -> None:
+        raise AssertionError(words)
+
     def out_of_range(self, lane: TopicPartition) -> None:
         raise AssertionError(f"{lane} is read where nothing is")
 

@@ -8,7 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
+from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment, SourceUnreadable
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.progress import NOWHERE, OffsetMap, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
@@ -46,7 +47,7 @@ def assignment() -> Assignment:
     """With one partition, whose recovery fails each time."""
     settlement: Any = Mock(must_start_over=False, ready=True)
     recovery: Any = Unanswered(LedgerUnavailable("no answer"))
-    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
+    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS, EngineCounters())
     assignment.assigned([LANE])
     return assignment
 
@@ -159,6 +160,16 @@ def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment:
     assert assignment._jobs == [one]
 
 
+def test_a_source_that_was_read_and_may_not_be_read_any_more_ends_the_process(assignment: Assignment) -> None:
+    words = "Fetch from broker 1 failed: Broker: Topic authorization failed"
+    assignment.unreadable(LANE.topic, words)  # nothing was read of it: others go on
+    assignment._counters.accepted[LANE.topic] += 1
+    assignment.lost([LANE])  # the client may take its partitions for gone first
+    assignment.unreadable("other", words)
+    with pytest.raises(SourceUnreadable, match="no right to read a source: Fetch from broker 1 failed"):
+        assignment.unreadable(LANE.topic, words)
+
+
 class Looks:
     """Looks at a log, each of which comes to what it is told."""
 
@@ -175,7 +186,7 @@ def reading() -> tuple[Assignment, SourcePartition, Looks]:
     """One lane that was read up to 100, with one record in the wheel."""
     looks: Any = Looks()
     settlement: Any = Mock(must_start_over=False, ready=True)
-    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), looks), lambda: START_MS)
+    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), looks), lambda: START_MS, EngineCounters())
     lane = SourcePartition(LANE, Wheel(START_MS, 1), PromotionWindows(NOWHERE))
     assert lane.offsets.append_run(list(range(100)))
     lane.note_read(ReadMark(99, 1, START_MS))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.assignment import DRAIN_S, Assignment
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.target_health import SUSPENDED_MAX_MS
 from sidecar.engine.storage.overflow_worker import RETRY_MAX_MS
 from sidecar.ledger.topic import LedgerUnavailable
@@ -115,7 +116,7 @@ def test_redis_is_asked_again() -> None:
 def test_a_recovery_is_tried_again() -> None:
     settlement: Any = Mock(must_start_over=False, ready=True)
     recovery: Any = Unanswered(LedgerUnavailable("no answer"))
-    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
+    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS, EngineCounters())
     assignment.assigned([LANE])
     assignment.step(START_MS + HOUR_MS)
     assignment.step(START_MS)

@@ -44,6 +44,16 @@ def test_what_retention_took_before_it_was_read_is_passed_over() -> None:
     assert (place, place.offset) == (ClientPartition(*LANE), 200)
 
 
+def test_a_right_that_is_missing_is_told_whoever_says_so() -> None:
+    intake = intake_of(0, None)
+    consumer: Any = intake._consumer
+    [message] = consumer.consume.return_value
+    message.error.return_value = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "Subscribed topic not available")
+    assert intake.take(10) == []
+    events: Any = intake.events
+    events.unreadable.assert_called_once_with(LANE.topic, "Subscribed topic not available")
+
+
 def test_of_a_partition_that_is_not_begun_yet_nothing_is_made() -> None:
     intake = intake_of(0, None)
     intake._unread.add(LANE)
