@@ -108,6 +108,8 @@ class Sidecar:
             text = "an argument is not UTF-8 text (a key for the header: not ASCII); bytes go into a --value-file"
             raise Failure(text, Status.USAGE) from None
         except httpx.ConnectError as error:
+            if "Hostname mismatch" in str(error) or "IP address mismatch" in str(error):
+                raise Failure(f"{self._client.base_url}: {error}; ask it by a name that its certificate has") from None
             if "CERTIFICATE" in str(error):
                 raise Failure(
                     f"{self._client.base_url} can't be trusted: {error}; name the file with the "
@@ -119,6 +121,9 @@ class Sidecar:
             ) from None
         except httpx.TimeoutException:
             raise Failure(f"{self._client.base_url} has not answered within {TIMEOUT_S:.0f} s") from None
+        except httpx.RemoteProtocolError as error:
+            hint = "; does it speak https?" if self._client.base_url.scheme == "http" else ""
+            raise Failure(f"{self._client.base_url}: {str(error).rstrip('.')}{hint}") from None
         except httpx.HTTPError as error:
             raise Failure(f"{self._client.base_url}: {str(error) or type(error).__name__}") from None
         if not response.is_success:

@@ -314,3 +314,24 @@ def test_the_sidecar_of_the_settings_is_called_where_it_listens(
     monkeypatch.delenv("TICKOVER_URL", raising=False)
     result = CliRunner().invoke(app, ["policies", "list"])
     assert f"nobody answers at http://{address}:1:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "says"),
+    [
+        ("http://one:1", httpx.RemoteProtocolError("Server disconnected"), "Server disconnected; does it speak https?"),
+        ("https://one:1", httpx.RemoteProtocolError("Server disconnected"), "https://one:1: Server disconnected\n"),
+        ("https://one:1", httpx.ConnectError("CERTIFICATE: Hostname mismatch"), "a name that its certificate has"),
+        ("https://one:1", httpx.ConnectError("CERTIFICATE: self-signed"), "in TICKOVER_CA_FILE"),
+    ],
+)
+def test_an_address_that_does_not_fit_the_certificate_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, url: str, error: httpx.HTTPError, says: str
+) -> None:
+    def refuse(_request: httpx.Request) -> httpx.Response:
+        raise error
+
+    monkeypatch.setenv("TICKOVER_URL", url)
+    result = CliRunner().invoke(app, ["messages", "list"], obj=httpx.MockTransport(refuse))
+    assert result.exit_code == 1
+    assert says in result.stderr
