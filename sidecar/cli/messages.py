@@ -138,6 +138,7 @@ def get(
 # What a cause of lateness means; `tickover messages why` prints it.
 CAUSES: Final = {
     "settle": "handed over, until it was a fact in the ledger",
+    "revoked": "its replica had let go of its partition in order, and no other had it yet",
     "unowned": "no replica had its partition",
     "recovering": "a replica was taking its partition over",
     "stalled": "the process did not run",

@@ -12,8 +12,11 @@ A condition counts only where it can have kept this record waiting:
 * Redis and a rebuild: only for a record that was in the overflow; a breaker: only for a retry. Of a record that is held
   in memory nobody knows where it came from: there they count last, where nothing else was in the way.
 
-Where no process is recorded as the partition's owner, and owners are recorded before and after, nobody had it. Before
-the first one that is recorded, nothing is known: `not_recorded`, as is all of it where Redis could not be asked.
+A partition that its owner let go of in order, since it stopped or the group said so, is `revoked` from then on until
+its next owner begins: of what falls due then the former one emits nothing, though it settles for a moment yet.
+
+Else, where no process is recorded as the partition's owner, and owners are recorded before and after, nobody had it.
+Before the first one that is recorded, nothing is known: `not_recorded`, as is all of it where Redis could not be asked.
 """
 
 from collections import defaultdict
@@ -48,6 +51,7 @@ class Cause(StrEnum):
     """Causes of lateness. The values are public."""
 
     SETTLE = "settle"
+    REVOKED = "revoked"
     UNOWNED = "unowned"
     RECOVERING = "recovering"
     STALLED = "stalled"
@@ -90,7 +94,7 @@ class Late(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A piece of the lateness. `replica`: whose record it is; of `unowned` who had the partition last."""
+    """A piece of the lateness. `replica`: whose record it is; of `revoked` and `unowned` who had the partition last."""
 
     from_ms: int
     to_ms: int
@@ -106,6 +110,7 @@ _ORDER: Final = (
     Kind.ORDER, Kind.SETTLE, Kind.PAUSED,
 )  # fmt: skip
 OWNED: Final = (Kind.RUNNING, Kind.RECOVERING)
+OF_OWNERS: Final = (*OWNED, Kind.REVOKED)
 _OF_FAR: Final = (Kind.REBUILD, Kind.REDIS)
 _ORDER_OF_UNKNOWN: Final = (*(kind for kind in _ORDER if kind not in _OF_FAR), *_OF_FAR)
 
@@ -132,6 +137,9 @@ def attributed(late: Late, recorded: Recorded) -> list[Part]:
         give(united([(late.written_ms, late.until_ms)]), Cause.SETTLE, Known.RECORD)
     if not recorded.problem:
         away = united((one.from_ms, one.to_ms) for one in spans[Subject(Kind.REDIS)])
+        for span in spans[_subject(Kind.REVOKED, late)]:
+            revoked = united([(span.from_ms, _next_begin(span, owners, recorded.now_ms))])
+            give(without(revoked, away), Cause.REVOKED, Known.PARTITION, span.replica)
         for last, gaps in _unowned(owners, recorded.now_ms).items():
             give(without(gaps, away), Cause.UNOWNED, Known.PARTITION, last)
     for kind in _ORDER if late.was_far is not None else _ORDER_OF_UNKNOWN:
@@ -165,6 +173,15 @@ def _ranges(spans: Iterable[Span]) -> dict[tuple[str, str], list[Range]]:
     for span in spans:
         found[span.run, span.replica].append((span.from_ms, span.to_ms))
     return {whose: united(ranges) for whose, ranges in found.items()}
+
+
+def _next_begin(revoked: Span, owners: Iterable[Span], now_ms: int) -> int:
+    """When the next owner of the partition began, `now_ms` if none has: never before it was let go, whatever another
+    clock says.
+    """
+    since_ms = revoked.from_ms
+    others = [max(one.from_ms, since_ms) for one in owners if one.run != revoked.run and one.to_ms > since_ms]
+    return min([now_ms, *others, *(one.from_ms for one in owners if one.run == revoked.run and one.from_ms > since_ms)])
 
 
 def _unowned(owners: Sequence[Span], now_ms: int) -> dict[str, list[Range]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Final, Protocol
 
-from sidecar.conditions.attribution import OWNED, Recorded, Span
+from sidecar.conditions.attribution import OF_OWNERS, OWNED, Recorded, Span
 from sidecar.model.condition import SAMPLE_MS, WAIT_MIN_MS, Condition, Kind, Subject
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowFailure
@@ -134,7 +134,7 @@ class ConditionRecorder:
         for subject in self._open.keys() - there.keys():
             from_ms = self._open.pop(subject)
             span = from_ms, max(from_ms, stats.at_ms)
-            if subject.kind in OWNED:  # that nobody had it for a moment is to be told
+            if subject.kind in OF_OWNERS:  # that nobody had it for a moment is to be told
                 self._end(subject, *span)
             else:
                 self._resting[subject] = span
@@ -172,7 +172,7 @@ def _most_telling(conditions: Iterable[Condition]) -> Iterator[Condition]:
     """
     owned, others = list[Condition](), list[Condition]()
     for one in conditions:
-        (owned if one.subject.kind in OWNED else others).append(one)
+        (owned if one.subject.kind in OF_OWNERS else others).append(one)
     others.sort(key=lambda one: bool(one.subject.topic))
     return chain(islice(owned, OPEN_MAX), islice(others, OPEN_MAX))
 

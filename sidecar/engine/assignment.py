@@ -66,6 +66,7 @@ class Assignment:
         self.rebalances = 0
         self.recovery_s = 0.0
         self.since_ms: dict[TopicPartition, int] = {}  # of each that is here: when it was assigned, or began to run
+        self.revoked_ms: dict[TopicPartition, tuple[int, int]] = {}  # gone in order: from when on, and done when
         self._swept_ms = 0
         self._intake = intake
         self._emitter = emitter
@@ -101,11 +102,14 @@ class Assignment:
     def _await_recovery(self, lanes: Iterable[TopicPartition]) -> None:
         waiting = dict.fromkeys(lanes, self._clock())
         self.since_ms |= waiting
+        for lane in waiting:
+            self.revoked_ms.pop(lane, None)
         self._waiting |= waiting.keys()
 
     def revoked(self, lanes: Sequence[TopicPartition]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
         self.rebalances += 1
+        since_ms = self._clock()
         leaving = self._take_out(lanes)
         if leaving:
             settled = self._drain(leaving)
@@ -113,6 +117,8 @@ class Assignment:
                 lane.uncommitted = True  # what the last interval committed, nobody has waited for
             self._settlement.commit(leaving, wait=settled)  # brokers that are away would be waited for in vain
         self._let_go(leaving)
+        for lane_id in lanes:  # the group takes again, as the consumer is closed, what has left at a shutdown
+            self.revoked_ms[lane_id] = self.revoked_ms.get(lane_id, (since_ms, 0))[0], self._clock()
         log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
 
     def lost(self, lanes: Sequence[TopicPartition]) -> None:
@@ -148,8 +154,8 @@ class Assignment:
             self._out_of_range[lane] = None  # records that were given out before are still to be accepted
 
     def leave(self) -> None:
-        """Shutdown: settle and commit everything."""
-        self.revoked([lane.id for lane in self.lanes.values()])
+        """Shutdown: settle and commit everything, and recover nothing more."""
+        self.revoked(list(self.since_ms))
 
     # --- one step -------------------------------------------------------------------------------------------------
 

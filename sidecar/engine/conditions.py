@@ -4,12 +4,15 @@ Nothing here costs anything for a record: it is asked a few times a second, by p
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
+from sidecar.model.condition import SAMPLE_MS, WAIT_MIN_MS, Condition, Kind, Subject
+
+REVOKED_TOLD_MS: Final = 3 * SAMPLE_MS  # so long what left in order is told: a look or two may come late
 
 
 class Waits:
@@ -38,6 +41,9 @@ def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms
         yield Condition(Subject(Kind.RUNNING, *lane.id), assignment.since_ms[lane.id])
     for lane_id in assignment.recovering_lanes:
         yield Condition(Subject(Kind.RECOVERING, *lane_id), assignment.since_ms[lane_id])
+    for lane_id, (since_ms, done_ms) in assignment.revoked_ms.items():
+        if now_ms - done_ms <= REVOKED_TOLD_MS:
+            yield Condition(Subject(Kind.REVOKED, *lane_id), since_ms)
     for lane in lanes:
         if lane.loss is not None:
             yield Condition(Subject(Kind.REBUILD, *lane.id))

@@ -430,6 +430,7 @@ class Engine:
                 if not self._rhythm.hasten(done) and not done:
                     pace(self._idle_s())
             self._parts.assignment.leave()
+            self.stats = self._parts.publisher.publish(time.now_ms())  # that it stops is told before the group knows
             self._parts.intake.close()
         except BaseException as error:
             self.failure = error

@@ -9,6 +9,7 @@ class Kind(StrEnum):
 
     RUNNING = "running"  # a partition is owned and served: keeps nothing waiting, but says who had it
     RECOVERING = "recovering"
+    REVOKED = "revoked"  # a partition was let go of in order: told for a while, only its begin has a meaning
     REBUILD = "rebuild"
     REDIS = "redis"
     KAFKA = "kafka"
@@ -21,7 +22,7 @@ class Kind(StrEnum):
     PAUSED = "paused"
 
 
-OF_PARTITIONS: Final = frozenset((Kind.RUNNING, Kind.RECOVERING, Kind.REBUILD, Kind.ORDER))
+OF_PARTITIONS: Final = frozenset((Kind.RUNNING, Kind.RECOVERING, Kind.REVOKED, Kind.REBUILD, Kind.ORDER))
 OF_TARGETS: Final = frozenset((Kind.BREAKER, Kind.RATE, Kind.SUSPENDED))
 SAMPLE_MS: Final = 1_000  # between two looks at what the engine publishes: so exact are begin and end
 WAIT_MIN_MS: Final = 1_000  # a queue whose first record has waited less is no condition: it is the usual way

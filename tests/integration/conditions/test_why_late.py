@@ -1,5 +1,6 @@
-"""A replica is killed and another takes over: it says that nobody had the partition, and from when to when."""
+"""A replica is killed, or stopped, and another takes over: which of both it was is told, and from when to when."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,17 +44,20 @@ def wait_for_its_sign(site: Site, topic: str) -> None:
         wait_until(lambda: any(topic.encode() in sign for sign in client.hvals(key)), START_S, lambda: "no sign")
 
 
-def test_a_killed_replica_is_named_with_the_time_without_an_owner(new_site: NewSite) -> None:
+@pytest.mark.parametrize(("end", "cause"), [(Sidecar.kill, "unowned"), (Sidecar.stop, "revoked")])
+def test_a_replica_that_ends_is_named_with_the_time_without_an_owner(
+    new_site: NewSite, end: Callable[[Sidecar], object], cause: str
+) -> None:
     site = new_site()
     source, target = site.topic("reminders"), site.target("mail")
     site.policies(POLICY)
-    killed, next_one = site.sidecar("one").start(), site.sidecar("one")  # by its name it is taken back at once
+    first, next_one = site.sidecar("one").start(), site.sidecar("one")  # by its name it is taken back at once
     wait_for_its_sign(site, source)
     due_ms = now_ms() + DELAY_MS
     headers = [("tickover-deliver-at", str(due_ms)), ("tickover-target", target), ("tickover-id", "late")]
     report = site.send(source, [(name, value.encode()) for name, value in headers])
-    wait_until(lambda: killed.stats()["topics"][source]["accepted"] == 1, START_S, lambda: "not read")
-    killed.kill()
+    wait_until(lambda: first.stats()["topics"][source]["accepted"] == 1, START_S, lambda: "not read")
+    end(first)
     assert now_ms() < due_ms, "this machine is too slow for this delay"
     wait_until(lambda: now_ms() > due_ms + UNOWNED_MS, START_S, lambda: "the clock stands still")
     started_ms = now_ms()
@@ -63,13 +67,13 @@ def test_a_killed_replica_is_named_with_the_time_without_an_owner(new_site: NewS
     parts = document["parts"]
     assert (document["due"], document["position"]["offset"]) == (due_ms, report.offset())
     assert sum(part["ms"] for part in parts) == document["lateness_ms"] == document["until"] - due_ms
-    [unowned] = [part for part in parts if part["cause"] == "unowned"]
-    assert (unowned["from"], unowned["replica"]) == (due_ms, "one"), "it gave its last sign before"
-    assert started_ms - 100 < unowned["to"] < document["until"], "two clocks may differ by a little"
+    [nobodys] = [part for part in parts if part["cause"] == cause]
+    assert (nobodys["from"], nobodys["replica"]) == (due_ms, "one"), "it gave its last sign before"
+    assert started_ms - 100 < nobodys["to"] < document["until"], "two clocks may differ by a little"
     assert (parts[-1]["cause"], parts[-1]["to"]) == ("settle", document["until"])
-    assert {part["cause"] for part in parts} <= {"unowned", "recovering", "unaccounted", "settle"}
+    assert {part["cause"] for part in parts} <= {cause, "recovering", "unaccounted", "settle"}
     [emitted] = site.kafka.read(target, 1)
-    assert unowned["to"] < emitted.timestamp()[1] < document["until"] + NEAR_MS
+    assert nobodys["to"] < emitted.timestamp()[1] < document["until"] + NEAR_MS
     by_place = why(next_one, position=f"{source}/0/{report.offset()}")
     assert (by_place["id"], by_place["until"], by_place["lateness_ms"]) == (
         "late",

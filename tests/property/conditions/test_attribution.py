@@ -10,6 +10,7 @@ from sidecar.model.record import TopicPartition
 
 LANE, OTHER = TopicPartition("reminders", 0), TopicPartition("reminders", 1)
 END = 60
+RUNNING, RECOVERING = Subject(Kind.RUNNING, *LANE), Subject(Kind.RECOVERING, *LANE)
 times = st.integers(0, END)
 ranges = st.lists(st.tuples(times, times), max_size=8)
 
@@ -49,6 +50,19 @@ def had(recorded: Recorded, instant: int, *kinds: Kind, run: str = "") -> bool:
     )
 
 
+def was_let_go(recorded: Recorded, instant: int, replica: str) -> bool:
+    """Whether this replica had let go of the partition in order, and nobody began with it since."""
+    for one in recorded.spans:
+        if one.subject != Subject(Kind.REVOKED, *LANE) or one.replica != replica or one.from_ms > instant:
+            continue
+        owners = [span for span in recorded.spans if span.subject in (RUNNING, RECOVERING)]
+        others = any(span.run != one.run and span.from_ms <= instant and span.to_ms > one.from_ms for span in owners)
+        again = any(span.run == one.run and one.from_ms < span.from_ms <= instant for span in owners)
+        if not others and not again:
+            return True
+    return False
+
+
 def is_recorded(part: Part, instant: int, late: Late, recorded: Recorded) -> bool:
     """Naively, and by the millisecond: whether what the part says is what was recorded."""
     owned = had(recorded, instant, Kind.RUNNING, Kind.RECOVERING)
@@ -61,6 +75,8 @@ def is_recorded(part: Part, instant: int, late: Late, recorded: Recorded) -> boo
                 span.subject.kind is Kind.REDIS and span.from_ms <= instant < span.to_ms for span in recorded.spans
             )
             return before and not owned and not away and not recorded.problem
+        case Cause.REVOKED:
+            return not recorded.problem and was_let_go(recorded, instant, part.replica)
         case Cause.UNACCOUNTED:
             return owned
         case Cause.NOT_RECORDED:
@@ -105,7 +121,7 @@ def test_what_cannot_concern_the_record_is_no_cause(late: Late, recorded: Record
     if not late.is_retry:
         assert Cause.BREAKER not in causes
     if recorded.problem:
-        assert Cause.UNOWNED not in causes
+        assert causes.isdisjoint((Cause.UNOWNED, Cause.REVOKED))
 
 
 @given(late=lates(), recorded=recordings)
@@ -131,6 +147,49 @@ def test_an_outage_of_the_target_is_never_told_as_its_rate_or_breaker(
     for part in attributed(late, recorded._replace(spans=[*recorded.spans, owner, *during])):
         if part.cause in (Cause.RATE, Cause.BREAKER):
             assert not common([part[:2]], united([(begin, end)]))
+
+
+def had_by(run: str, kind: Kind, begin: int, end: int) -> Span:
+    return Span(Subject(kind, *LANE), begin, end, run, f"replica-{run}")
+
+
+def causes_of(spans: list[Span], now_ms: int = END) -> list[tuple[str, int, int]]:
+    return [
+        (part.cause, part.from_ms, part.to_ms)
+        for part in attributed(Late(LANE, "mail", 0, END), Recorded(spans, now_ms))
+    ]
+
+
+STOPPING = [had_by("a", Kind.RUNNING, 0, 20), had_by("a", Kind.REVOKED, 12, 25)]  # it settles until 20
+
+
+def test_a_replica_that_stops_and_the_next_one() -> None:
+    spans = [*STOPPING, had_by("b", Kind.RECOVERING, 40, 45), had_by("b", Kind.RUNNING, 45, END)]
+    told = [("unaccounted", 0, 12), ("revoked", 12, 40), ("recovering", 40, 45), ("unaccounted", 45, END)]
+    assert causes_of(spans) == told
+    killed = [span for span in spans if span.subject.kind is not Kind.REVOKED]
+    assert causes_of(killed) == [("unaccounted", 0, 20), ("unowned", 20, 40), *told[2:]]
+
+
+def test_a_replica_that_stops_and_no_next_one() -> None:
+    assert causes_of(STOPPING) == [("unaccounted", 0, 12), ("revoked", 12, END)]
+
+
+def test_a_next_one_that_is_killed_is_not_taken_for_the_stop_before() -> None:
+    spans = [*STOPPING, had_by("b", Kind.RUNNING, 30, 40)]
+    assert causes_of(spans) == [
+        ("unaccounted", 0, 12), ("revoked", 12, 30), ("unaccounted", 30, 40), ("unowned", 40, END),
+    ]  # fmt: skip
+
+
+def test_a_next_one_whose_clock_is_behind() -> None:
+    spans = [*STOPPING, had_by("b", Kind.RUNNING, 11, 40)]
+    assert causes_of(spans) == [("unaccounted", 0, 40), ("unowned", 40, END)]
+
+
+def test_a_partition_that_comes_back_to_the_replica_that_let_it_go() -> None:
+    spans = [*STOPPING, had_by("a", Kind.RECOVERING, 30, END)]
+    assert causes_of(spans) == [("unaccounted", 0, 12), ("revoked", 12, 30), ("recovering", 30, END)]
 
 
 @given(one=ranges, other=ranges)

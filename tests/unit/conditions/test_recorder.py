@@ -86,6 +86,27 @@ def test_what_begins_and_ends_is_a_span() -> None:
     assert len(bench.log.ended) == 2
 
 
+GONE = Subject(Kind.REVOKED, "reminders", 3)
+
+
+def test_a_stop_in_order_is_kept_with_its_begin() -> None:
+    bench = Bench()
+    bench.at(0, HERE)
+    bench.at(1, HERE)
+    bench.at(4, Condition(GONE, 101_500))  # it has settled meanwhile
+    bench.recorder.stop()
+    assert sorted(bench.told()) == [("revoked", 1, 4), ("running", 0, 4)]
+
+
+def test_each_time_that_a_partition_was_let_go_is_told() -> None:
+    bench = Bench()
+    bench.at(0, Condition(GONE, 100_000))
+    bench.at(1, Condition(HERE, 100_500))
+    bench.at(2, Condition(GONE, 101_500))
+    bench.recorder.stop()
+    assert [one for one in bench.told() if one[0] == "revoked"] == [("revoked", 0, 1), ("revoked", 1, 2)]
+
+
 def test_a_condition_begins_when_the_engine_says() -> None:
     bench = Bench()
     bench.at(5, HERE)

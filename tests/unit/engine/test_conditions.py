@@ -4,12 +4,14 @@ from typing import NoReturn
 
 import pytest
 
-from sidecar.engine.conditions import Waits
+from sidecar.conditions.attribution import OF_OWNERS
+from sidecar.engine.conditions import REVOKED_TOLD_MS, Waits
 from sidecar.engine.engine import PUBLISH_INTERVAL_MS
 from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
 from sidecar.model.record import Headers
+from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowUnavailable
-from tests.simulation.fake_time import EPOCH_MS
+from tests.simulation.fake_time import EPOCH_MS, FakeTime
 from tests.simulation.replica import LEDGER
 from tests.unit.engine.emission.test_rate_limit import limited
 from tests.unit.engine_bench import LANE, SOURCE, Bench
@@ -49,10 +51,62 @@ def test_a_partition_that_is_taken_over_is_recovering_until_it_runs() -> None:
     assert 0 < recovering[1] < running[1] < bench.clock.now_ms, "when each began"
 
 
-def test_a_partition_that_was_let_go_is_forgotten() -> None:
+GONE = Subject(Kind.REVOKED, *LANE)
+
+
+def test_a_partition_that_was_let_go_in_order_is_told_for_a_while() -> None:
+    bench = Bench()
+    let_go_ms = bench.clock.now_ms
+    bench.replica.assignment.revoked([LANE])
+    assert (there(bench), bench.replica.assignment.since_ms) == ({GONE: let_go_ms}, {})
+    bench.clock.advance(1)
+    bench.replica.assignment.revoked([LANE])  # said again, as the consumer is closed
+    assert there(bench) == {GONE: let_go_ms}
+    bench.clock.advance(REVOKED_TOLD_MS)
+    assert there(bench) == {GONE: let_go_ms}, "since it was done"
+    bench.clock.advance(1)
+    assert there(bench) == {}
+
+
+def test_what_is_let_go_in_order_is_so_from_before_it_settles() -> None:
+    bench = Bench()
+    bench.send(b"due", 0)
+    bench.wait_until(lambda: bench.replica.settlement.unfinished(bench.replica.lanes))
+    let_go_ms = bench.clock.now_ms
+    bench.replica.assignment.revoked([LANE])
+    assert there(bench) == {GONE: let_go_ms}
+    assert bench.clock.now_ms > let_go_ms, "it took a while"
+
+
+def test_a_partition_that_comes_back_is_no_longer_let_go() -> None:
     bench = Bench()
     bench.replica.assignment.revoked([LANE])
-    assert (there(bench), bench.replica.assignment.since_ms) == ({}, {})
+    bench.replica.assignment.assigned([LANE])
+    assert there(bench).keys() == {Subject(Kind.RECOVERING, *LANE)}
+
+
+@pytest.mark.parametrize("settle_ms", [0, 400], ids=["recovering", "running"])
+def test_a_process_that_stops_tells_so_before_it_leaves_the_group(settle_ms: int) -> None:
+    bench = Bench()
+    bench.restart()
+    bench.run(settle_ms)
+    told: list[Stats] = []
+    engine, close = bench.replica.engine, bench.replica.intake.close
+
+    def note_and_close() -> None:
+        told.append(engine.stats)
+        close()
+
+    bench.replica.intake.close = note_and_close  # type: ignore[method-assign]
+    engine.start(FakeTime(bench.clock), lambda _: None)
+    engine.stop(10)
+    assert [one.subject for one in told[0].conditions if one.subject.kind in OF_OWNERS] == [GONE]
+
+
+def test_a_partition_that_was_lost_was_not_let_go_in_order() -> None:
+    bench = Bench()
+    bench.replica.assignment.lost([LANE])
+    assert there(bench) == {}
 
 
 def test_a_rate_is_a_condition_once_its_first_record_has_waited() -> None:
