@@ -37,8 +37,9 @@ class Waits:
 def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int) -> Iterator[Condition]:
     """Conditions of partitions and targets, and of the process as far as assignment and emitter know them."""
     lanes = assignment.lanes.values()
+    begins = emitter.settlement.time.is_known  # nothing is read or emitted before the broker's clock was seen
     for lane in lanes:
-        yield Condition(Subject(Kind.RUNNING, *lane.id), assignment.since_ms[lane.id])
+        yield Condition(Subject(Kind.RUNNING if begins else Kind.RECOVERING, *lane.id), assignment.since_ms[lane.id])
     for lane_id in assignment.recovering_lanes:
         yield Condition(Subject(Kind.RECOVERING, *lane_id), assignment.since_ms[lane_id])
     for lane_id, (since_ms, done_ms) in assignment.revoked_ms.items():
@@ -53,7 +54,7 @@ def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms
     handed_over_ms = min((one.batches[0][2] for one in emitter.settlement.in_flight if one.batches), default=now_ms)
     if now_ms - handed_over_ms >= WAIT_MIN_MS:
         yield Condition(Subject(Kind.SETTLE), handed_over_ms)
-    if assignment.paused and lanes:
+    if assignment.paused and lanes and begins:
         yield Condition(Subject(Kind.PAUSED))
 
 
