@@ -2,8 +2,9 @@
 
     python -m tests.version 1.2.3
 
-pyproject.toml has the version. The other places are read as they are by tools and people that don't know of it. In
-CHANGELOG.md what was unreleased becomes the version's section.
+pyproject.toml has the version. The other places are read as they are by tools and people that don't know of it, and by
+the program itself: what is installed beside a checkout may be of another version. In CHANGELOG.md what was unreleased
+becomes the version's section.
 """
 
 import re
@@ -52,6 +53,7 @@ class Place(NamedTuple):
 
 PROJECT: Final = Place("the project's version", "pyproject.toml", '^version = "', '"$')
 PLACES: Final = (
+    Place("the code that runs", "sidecar/model/version.py", '^VERSION: Final = "', '"'),
     Place("the image's label", "Dockerfile", "^ARG VERSION=", "$"),
     Place("the chart's version", "charts/tickover/Chart.yaml", "^version: ", "$"),
     Place("the chart's appVersion", "charts/tickover/Chart.yaml", '^appVersion: "', '"$'),

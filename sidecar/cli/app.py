@@ -21,6 +21,7 @@ from sidecar.cli import (
     schedules,
 )
 from sidecar.cli.output import Failure, OutputDefault, Status, output_before, say
+from sidecar.model.version import VERSION
 from sidecar.settings.settings import ConfigError
 
 HELP: Final = """Delayed delivery and retries for Kafka.
@@ -80,9 +81,7 @@ app.add_typer(pipeline.app, name="pipeline")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print(f"tickover {version('tickover')}")
+        print(f"tickover {VERSION}")
         raise typer.Exit
 
 

@@ -4,7 +4,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -34,6 +33,7 @@ from sidecar.doctor.sizing import (
 )
 from sidecar.doctor.versions import VersionError, examine_version
 from sidecar.model.foreign_text import LINES, visible
+from sidecar.model.version import VERSION
 from sidecar.settings.settings import Settings
 
 REDIS_USER: Final = "tickover"
@@ -88,7 +88,7 @@ def doctor(
 def _of_versions(since: str) -> list[Finding]:
     """Raises Failure."""
     try:
-        return examine_version(since, version("tickover"))
+        return examine_version(since, VERSION)
     except VersionError as error:
         raise Failure(f"--version-from: {error}", Status.USAGE) from None
 

@@ -1,14 +1,5 @@
-"""The version of this program."""
+"""The version of this program: of the code that runs, whatever else is installed beside it."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-
-def _version() -> str:
-    try:
-        return version("tickover")
-    except PackageNotFoundError:  # run from a checkout that isn't installed
-        return "0"
-
-
-VERSION: Final = _version()
+VERSION: Final = "0.2.0"  # as pyproject.toml has it: `make version` writes both

@@ -2,6 +2,7 @@
 
 import shutil
 from datetime import date
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -59,14 +60,27 @@ def test_the_version_of_pyproject_is_everywhere() -> None:
     assert {place: stated for place, stated in stated_versions().items() if stated != version} == {}
     text = Exposition(Stats, lambda: EMPTY_TABLE, Recorder())().decode()
     [build] = [family for family in text_string_to_metric_families(text) if family.name == "tickover_build_info"]
-    assert build.samples[0].labels["version"] == version, "run `make setup`"
+    assert build.samples[0].labels["version"] == version
     assert World().app.openapi()["info"]["version"] == version
     assert CliRunner().invoke(app, ["--version"]).stdout == f"tickover {version}\n"
 
 
+def test_an_older_installation_beside_a_checkout_is_not_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "tickover-0.1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: tickover\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert metadata.version("tickover") == "0.1.0"
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"tickover {version_of_project()}\n"
+    since_newer = CliRunner().invoke(app, ["doctor", "--version-from", version_of_project()])
+    assert since_newer.exit_code == 0, since_newer.output
+
+
 def test_a_place_with_another_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release, "version_of_project", lambda: "9.9.9")
-    with pytest.raises(NotReleasable, match=r"version 9\.9\.9, but the image's label is "):
+    with pytest.raises(NotReleasable, match=r"version 9\.9\.9, but the code that runs is "):
         check_versions(print)
 
 
