@@ -1,4 +1,4 @@
-"""The kinds of values in a policy: durations, rates, topics and globs, with what is refused and how they are shown."""
+"""The kinds of values in a policy: durations, rates, sizes, topics, globs; what is refused, and how they are shown."""
 
 import re
 from typing import Annotated, Final
@@ -6,6 +6,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from policies.duration import format_duration, parse_written_duration
+from policies.errors import FormatError
 
 HOUR_S: Final = 3_600
 RATE_MAX: Final = 1_000_000_000 * HOUR_S  # an hour
@@ -15,6 +16,12 @@ NAME_WORDS: Final = "must be 1 to 63 of a-z 0-9 . - and begin with a letter or d
 GLOBS_MAX: Final = 1_000
 CONTROL_PREFIX: Final = "tickover-"
 
+SIZE_MAX: Final = (1 << 53) - 1  # bytes: what every JSON reader keeps exact
+# For schemas: takes all that `parse_size` takes, and a little more. Go's regular expressions read it: no lookaround.
+SIZE_PATTERN: Final = r"^\s*[0-9]{1,16}(\.[0-9]{1,9})?\s*([bB]|[kmgtKMGT][iI]?[bB])?\s*$"
+
+_SIZE: Final = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,9}))?\s*(?:([kmgt]?)(i?)(b?))", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HOURLY: Final = {"s": HOUR_S, "m": 60, "h": 1}
 _RATE: Final = re.compile(r"([0-9]{1,13})/([smh])")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -42,6 +49,30 @@ def format_rate(per_hour: int) -> str:
     """The shortest text that reads back the same."""
     unit = next(unit for unit, hourly in _HOURLY.items() if per_hour % hourly == 0)
     return f"{per_hour // _HOURLY[unit]}/{unit}"
+
+
+def parse_size(value: object, min_bytes: int = 0, max_bytes: int = SIZE_MAX) -> int:
+    """Bytes of `2kB`, `1.5MB`, `1GB`, `1TB` (powers of 1,000), of `2KiB`, `1MiB`, `1GiB`, `1TiB` (of 1,024), of `200B`,
+    or of a bare number of them, from `min_bytes` to `max_bytes`. Big and small letters are the same.
+
+    Raises FormatError, also for what is no whole number of bytes.
+    """
+    size, rest = -1, 0
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= SIZE_MAX:
+        size, rest = int(value), int(value != int(value))
+    elif isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+        whole, fraction, power, binary, b = found.groups()
+        if (power or binary) and not (power and b):
+            raise FormatError("a size needs its unit in full: 2kB is 2,000 bytes, 2KiB is 2,048", value)
+        factor = (1_024 if binary else 1_000) ** _POWERS[power.lower()]
+        size, rest = divmod(int(whole + (fraction or "")) * factor, 10 ** len(fraction or ""))
+    if size < 0:
+        raise FormatError("not a size (write 2kB for 2,000 bytes, 2KiB for 2,048, or a number of bytes)", value)
+    if rest:
+        raise FormatError("a size is a whole number of bytes", value)
+    if not min_bytes <= size <= max_bytes:
+        raise FormatError(f"a size here is {min_bytes} to {max_bytes} bytes", value)
+    return size
 
 
 def is_topic(text: str) -> bool:
@@ -100,6 +131,18 @@ Rate = Annotated[
             "anyOf": [
                 {"type": "string", "pattern": "^[0-9]{1,13}/[smh]$", "examples": ["500/s", "30/m", "10/h"]},
                 {"type": "integer", "minimum": 1, "description": "records a second"},
+            ]
+        }
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": SIZE_PATTERN, "examples": ["500MB", "1GiB"]},
+                {"type": "integer", "minimum": 1, "maximum": SIZE_MAX, "description": "bytes"},
             ]
         }
     ),

@@ -19,6 +19,7 @@ from policies.fields import (
     HeaderName,
     Percent,
     Rate,
+    Size,
     Topic,
     TopicGlob,
 )
@@ -162,7 +163,7 @@ class Quota(BaseModel):
 
     model_config = _SETTINGS
     records: Annotated[int, Field(strict=True, ge=1, le=QUOTA_MAX)] | None = None
-    bytes: Annotated[int, Field(strict=True, ge=1, le=QUOTA_MAX)] | None = None
+    bytes: Annotated[Size, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:

@@ -8,6 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
+from policies.errors import FormatError
+from policies.fields import parse_size
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.output import Failure, Form, OutputDefault, OutputOption, Status, output_before, say, show
 from sidecar.service.logs import configure_logs
@@ -19,6 +21,7 @@ GIVEN: Final = "given"
 REPLICAS_MAX: Final = 3
 CASES_MAX: Final = 200
 NUMBER_MAX: Final = 1 << 30
+RECORD_BYTES_MAX: Final = 900_000
 
 lab_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The latency laboratory.")
 lab_app.callback()(output_before)
@@ -93,10 +96,10 @@ def acks(
         str | None, typer.Option(help="Comma list of 1 to 3. Default: 1,3, or 1 where there are no 3 brokers.")
     ] = None,
     linger: Annotated[str, typer.Option(help="Comma list of linger.ms.")] = "0,5",
-    batch_size: Annotated[str, typer.Option(help="Comma list of batch.size, in bytes.")] = "16384",
+    batch_size: Annotated[str, typer.Option(help="Comma list of batch.size: 16384 (bytes), 64KiB.")] = "16384",
     rate: Annotated[int, typer.Option(min=1, max=20_000, help="Records per second.")] = 500,
     seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each case is measured.")] = 2.0,
-    record_size: Annotated[int, typer.Option(min=0, max=900_000, help="Bytes of each value.")] = 200,
+    record_size: Annotated[str, typer.Option(help="Size of each value: 200 (bytes), 2kB, 2KiB.")] = "200",
     plot: Annotated[Path | None, typer.Option(help="Write a plot to this file, as SVG.")] = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
@@ -107,10 +110,12 @@ def acks(
 
     wanted_acks = _numbers("--acks", acks, -1, 1)
     wanted_replicas = None if replicas is None else _numbers("--replicas", replicas, 1, REPLICAS_MAX)
-    lingers, batch_sizes = _numbers("--linger", linger, 0, 900_000), _numbers("--batch-size", batch_size, 1, NUMBER_MAX)
+    lingers = _numbers("--linger", linger, 0, 900_000)
+    batch_sizes = list(dict.fromkeys(_size("--batch-size", word, 1, NUMBER_MAX) for word in batch_size.split(",")))
+    value_bytes = _size("--record-size", record_size, 0, RECORD_BYTES_MAX)
     if plot is not None and (missing := missing_library()) is not None:
         raise Failure(missing)
-    load = Load(rate, seconds, record_size)
+    load = Load(rate, seconds, value_bytes)
     measured: list[Measured] = []
     try:
         with _reference(wanted_replicas) as address:
@@ -151,6 +156,13 @@ def _numbers(option: str, text: str, low: int, high: int) -> list[int]:
     if not all(low <= number <= high for number in numbers):
         raise Failure(f"{option} {text}: each must be {low} to {high}", Status.USAGE)
     return numbers
+
+
+def _size(option: str, text: str, low: int, high: int) -> int:
+    try:
+        return parse_size(text, low, high)
+    except FormatError as error:
+        raise Failure(f"{option}: {error}", Status.USAGE) from None
 
 
 def _replicas_of(place: str, brokers: int, wanted: Sequence[int] | None) -> Sequence[int]:

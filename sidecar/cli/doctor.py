@@ -4,6 +4,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -11,6 +12,7 @@ import typer
 
 from policies.duration import parse_typed_duration
 from policies.errors import FormatError
+from policies.fields import parse_size
 from policies.model import Policy
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX
@@ -195,7 +197,9 @@ def size_load(
         str, typer.Option(help="Records a second of all sources on average, each attempt counted: 200/s.")
     ] = "",
     pending: Annotated[str, typer.Option(help="Records held at once: 1M. Of rate and pending one is enough.")] = "",
-    value: Annotated[int, typer.Option(help="Bytes of a value.", min=0, max=VALUE_BYTES_MAX)] = VALUE_BYTES_DEFAULT,
+    value: Annotated[
+        str, typer.Option(help="Size of a value: 200 (bytes), 2kB (2,000 of them), 2KiB (2,048).")
+    ] = f"{VALUE_BYTES_DEFAULT}",
     ids: Annotated[str, typer.Option("--with-id", help="Share of the records that have a tickover-id: 25%.")] = "0%",
     packed: Annotated[
         str, typer.Option(help="Share of a value that zstd leaves; 100% of what is encrypted.")
@@ -222,7 +226,7 @@ def size_load(
             _read("--rate", parse_rate, rate) if rate else _rate_of(held, delay_ms),
             delay_ms,
             held,
-            value,
+            _read("--value", partial(parse_size, max_bytes=VALUE_BYTES_MAX), value),
             _read("--with-id", parse_share, ids),
             _read("--packed", parse_share, packed),
             same_delay,

@@ -1,7 +1,7 @@
 """Every setting, once: its name, type, unit, limits and default.
 
 Strength: command line > environment (`TICKOVER_`, `__` for nesting) > YAML file > the defaults here.
-Durations are `250ms`, `90s`, `15m`, `2h`, `3d` (a bare number is milliseconds), sizes `256KiB`, `512MiB`
+Durations are `250ms`, `90s`, `15m`, `2h`, `3d` (a bare number is milliseconds), sizes `64MB`, `256KiB`, `512MiB`
 or bytes. An attribute that holds a duration ends in `_ms`; the name that users write does not.
 """
 

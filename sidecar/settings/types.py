@@ -19,15 +19,13 @@ from pydantic import (
 )
 
 from policies.duration import format_duration, parse_written_duration
-from policies.fields import is_topic
+from policies.fields import SIZE_PATTERN, is_topic, parse_size
 
-SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 REPLICAS_MAX: Final = 100
 LIST_MAX: Final = 100
 # What the JSON Schema of the settings says of texts, so that the chart refuses others before they reach a cluster. It
 # takes all that the validators below take, and a little more. Go's regular expressions read it: no lookaround.
 DURATION_PATTERN: Final = r"^((\d+(\.\d+)?(ms|[smhdw])?)+|P[\dWDTHMS.,]+)$"
-SIZE_PATTERN: Final = r"^\s*\d{1,15}\s*([bB]|[kmgKMG][iI][bB])?\s*$"
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
 TOPIC_GLOB_PATTERN: Final = r"^[A-Za-z0-9._\-*?\[\]!]{1,249}$"
 TOPIC_GLOBS_PATTERN: Final = r"^[A-Za-z0-9._\-*?\[\]!,\s]*$"
@@ -46,15 +44,6 @@ class Section(BaseModel):
     """A group of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
-
-
-def _bytes(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d{1,15})\s*(b|kib|mib|gib)?", value.strip().lower())
-    if match is None:
-        raise ValueError("must be a size such as 256KiB or 512MiB, or a number of bytes")
-    return int(match[1]) * SIZE_UNITS[match[2] or ""]
 
 
 def _comma_list(value: object) -> object:
@@ -119,7 +108,7 @@ Milliseconds = Annotated[
     BeforeValidator(parse_written_duration, json_schema_input_type=WrittenDuration),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]
-Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=WrittenSize)]
+Bytes = Annotated[int, BeforeValidator(parse_size, json_schema_input_type=WrittenSize)]
 Replicas = Annotated[
     int,
     AfterValidator(_replicas),

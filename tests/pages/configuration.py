@@ -20,8 +20,8 @@ defaults. In the file the dots are nesting: `wheel.records_max` is `wheel: {reco
 name is an error in all three. `tickover config show` prints what is in force, `tickover config schema` the JSON Schema,
 `tickover config schema -o table` this table.
 
-Durations are `250ms`, `90s`, `15m`, `2h`, `3d`, `1h30m` or `PT90S`, a bare number is milliseconds; sizes are `256KiB`,
-`512MiB`, a bare number is bytes; lists are separated by commas.
+Durations are `250ms`, `90s`, `15m`, `2h`, `3d`, `1h30m` or `PT90S`, a bare number is milliseconds;
+[sizes](contract.md#sizes) are `256KiB`, `512MiB` or `64MB`, a bare number is bytes; lists are separated by commas.
 
 **While it runs.** `tickover run` looks at its files each second. In the column, *yes* says that a setting counts
 without a restart when the YAML file changes it, where no flag and no variable is stronger. *content* says that what

@@ -127,7 +127,9 @@ def lab(*arguments: str) -> Result:
         (("--acks", "2"), "--acks 2: each must be -1 to 1"),
         (("--replicas", "1,4"), "--replicas 1,4: each must be 1 to 3"),
         (("--linger", "0,,5"), "--linger 0,,5: must be numbers with commas between"),
-        (("--batch-size", "0"), "--batch-size 0: each must be 1 to"),
+        (("--batch-size", "16384,0"), "--batch-size: a size here is 1 to"),
+        (("--batch-size", "16KiB,16K"), "--batch-size: a size needs its unit in full"),
+        (("--record-size", "1MB"), "--record-size: a size here is 0 to 900000 bytes"),
     ],
 )
 def test_lists_that_make_no_sense_are_refused(arguments: tuple[str, ...], words: str) -> None:

@@ -46,6 +46,8 @@ def test_json_and_yaml_have_numbers() -> None:
     ("option", "text", "load"),
     [
         ("--value", "1000", {"value_bytes": 1_000}),
+        ("--value", "2kB", {"value_bytes": 2_000}),
+        ("--value", "2KiB", {"value_bytes": 2_048}),
         ("--with-id", "25%", {"id_share": 0.25}),
         ("--packed", "1", {"packed": 1.0}),
         ("--same-delay", None, {"same_delay": True}),
@@ -70,6 +72,8 @@ def test_each_option_is_heeded(option: str, text: str | None, load: dict[str, An
         (("--delay", "30"), "--delay: a duration needs its unit"),
         (("--delay", "30x"), "--delay: not a duration"),
         (("--pending", "many"), "--pending: not a number"),
+        (("--value", "2k"), "--value: a size needs its unit in full: 2kB is 2,000 bytes, 2KiB is 2,048: '2k'"),
+        (("--value", "1TB"), "--value: a size here is 0 to "),
         (("--with-id", "200%"), "--with-id: a share is at most 1"),
         (("--retention", "1d"), "the retention of sources can't be shorter than the delay"),
     ],

@@ -153,3 +153,10 @@ def test_a_quota_says_how_much(quota: dict[str, Any]) -> None:
         policy = Policy.model_validate({**DELAY, "quota": good})
         assert policy_document(policy)["quota"] == good
         assert schema_of(policy) == 2
+
+
+def test_a_quota_in_units_is_written_as_the_number_that_older_replicas_read() -> None:
+    policy = Policy.model_validate({**DELAY, "quota": {"bytes": "1.5GB"}})
+    assert policy_document(policy)["quota"] == {"bytes": 1_500_000_000}
+    with pytest.raises(ValidationError, match="a size needs its unit in full"):
+        Policy.model_validate({**DELAY, "quota": {"bytes": "1G"}})

@@ -54,6 +54,7 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ("TICKOVER_HORIZON", "2500", "horizon_ms", 2_500),
         ("TICKOVER_SHUTDOWN_TIMEOUT", "1m", "shutdown_timeout_ms", 60_000),
         ("TICKOVER_WHEEL__BYTES_MAX", "64MiB", "wheel.bytes_max", 64 << 20),
+        ("TICKOVER_WHEEL__BYTES_MAX", "64MB", "wheel.bytes_max", 64_000_000),
         ("TICKOVER_WHEEL__RECORDS_MAX", "1000", "wheel.records_max", 1_000),
         ("TICKOVER_INTAKE__HEADER_BYTES_MAX", "8 KiB", "intake.header_bytes_max", 8_192),
         ("TICKOVER_LEDGER__RETENTION", "400d", "ledger.retention_ms", 400 * 86_400_000),
@@ -200,7 +201,7 @@ def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str
         ("TICKOVER_START", "now", "must be auto, earliest or latest"),
         ("TICKOVER_GROUP", "{a}", "must be 1 to 200 of A-Za-z0-9._-"),
         ("TICKOVER_SOURCES", "a b", "neither a topic name nor a glob"),
-        ("TICKOVER_WHEEL__BYTES_MAX", "lots", "a size such as"),
+        ("TICKOVER_WHEEL__BYTES_MAX", "lots", "not a size (write 2kB for 2,000 bytes"),
         ("TICKOVER_LEDGER__PARTITIONS", "0", "1 to 1,000"),
         ("TICKOVER_LEDGER__REPLICATION_FACTOR", "0", "-1 for the broker's default"),
         ("TICKOVER_LEDGER__RETENTION", "5s", "At least 1h"),
@@ -335,7 +336,7 @@ def test_every_setting_is_described() -> None:
     [
         (Milliseconds, ["0", "250ms", "90s", "15m", "2h", "3d", "1w", "1.5s", "1h30m", "1m0.5s"]),
         (Milliseconds, ["PT90S", "P1DT2H3M4.5S", "PT1,5H", "P2W"]),
-        (Bytes, ["0", "256KiB", "512mib", "1 GiB", " 5B ", "123456789012345"]),
+        (Bytes, ["0", "256KiB", "512mib", "1 GiB", " 5B ", "123456789012345", "512MB", "1.5GiB", "2kB", "1TiB"]),
     ],
 )
 def test_the_schema_takes_what_the_program_takes(form: Any, texts: list[str]) -> None:
@@ -350,7 +351,7 @@ def test_the_schema_takes_what_the_program_takes(form: Any, texts: list[str]) ->
     ("form", "texts"),
     [
         (Milliseconds, ["", "soon", "-1s", "30 s", "5 minutes", "10M", "s", "1e3", "1:30", " 90s"]),
-        (Bytes, ["", "512MB", "1.5GiB", "-1", "much", "KiB"]),
+        (Bytes, ["", "512M", "512Mi", "1,5GiB", "-1", "much", "KiB", "5iB"]),
     ],
 )
 def test_the_schema_refuses_what_the_program_refuses(form: Any, texts: list[str]) -> None:
