@@ -18,6 +18,8 @@ MORE: Final = {
     "TickoverRedisNotPersistent": "[size it](size-it.md#redis)",
     "TickoverLost": "[rebuilding](../failures.md#rebuilding-what-redis-lost)",
     "TickoverRebuilding": "[rebuilding](../failures.md#rebuilding-what-redis-lost)",
+    "TickoverConfigFileBad": "[configuration](../configuration.md)",
+    "TickoverSecretFileBad": "[secrets](../security.md)",
     "TickoverControlsNotFound": "[cancel and reschedule](cancel-and-reschedule.md)",
     "TickoverQuarantine": "`tickover dead-letters groups --topic tickover.quarantine`",
 }

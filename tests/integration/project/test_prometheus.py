@@ -47,6 +47,8 @@ FOUND: Final = ',topic="orders",outcome="found"'
 NOT_FOUND: Final = ',topic="orders",outcome="not_found"'
 BAD: Final = ',topic="orders",reason="bad_header"'
 SHORT: Final = ',topic="orders",setting="retention.ms"'
+POLICIES: Final = ',file="policies"'
+TOKENS: Final = ',file="tokens"'
 SOUND: Final[dict[str, str]] = {
     **always("build_info", 1), **always("ready", 1), **always("early_total", 0), **always("ledger_imbalance", 0),
     **always("lost_total", 3, KEPT), **always("oldest_overdue_seconds", 0.2), **lateness(600, 600, 600),
@@ -54,6 +56,7 @@ SOUND: Final[dict[str, str]] = {
     **always("redis_persistent", 1), **always("redis_evicting", 0), **always("clock_skew_seconds", 0.1),
     **always("retention_short", 0, SHORT), **always("left_records", 0, ORDERS), **always("quarantined_total", 3, BAD),
     **always("control_total", 3, NOT_FOUND), **always("control_total", 3, FOUND), **always("schedules_unreadable", 0),
+    **always("config_file_bad", 0, POLICIES), **always("secret_file_bad", 0, TOKENS),
 }  # fmt: skip
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
@@ -73,6 +76,8 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverRetentionShort": always("retention_short", 1, SHORT),
     "TickoverLeftRecords": always("left_records", 3, ORDERS),
     "TickoverScheduleUnreadable": always("schedules_unreadable", 1),
+    "TickoverConfigFileBad": always("config_file_bad", 1, POLICIES),
+    "TickoverSecretFileBad": always("secret_file_bad", 1, TOKENS),
     "TickoverControlsNotFound": growing("control_total", NOT_FOUND),
     "TickoverQuarantine": growing("quarantined_total", BAD),
 }

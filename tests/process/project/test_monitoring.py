@@ -79,6 +79,19 @@ def test_a_query_asks_for_series_and_labels_that_exist(query: str) -> None:
     assert groupings(query) | {matcher.name for item in series for matcher in item.matchers.matchers} <= known
 
 
+def test_a_page_names_no_metric_that_does_not_exist() -> None:
+    histograms = {series.removesuffix("_bucket") for series in exposed() if series.endswith("_bucket")}
+    known = exposed() | histograms | {"tickover_pipeline"}  # a file that the page makes
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = {
+        (page.relative_to(ROOT).as_posix(), name)
+        for page in pages
+        for name in re.findall(r"\btickover_[a-z_]+[a-z]\b", page.read_text(encoding="utf-8"))
+    }
+    assert len(named) > len(RULES)
+    assert sorted((page, name) for page, name in named if name not in known) == []
+
+
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_an_alert_says_what_and_what_to_do(name: str) -> None:
     rule = RULES[name]
@@ -107,6 +120,8 @@ def test_what_has_to_be_watched_is() -> None:
         "tickover_redis_evicting",
         "tickover_clock_skew_seconds",
         "tickover_rebuilding_partitions",
+        "tickover_config_file_bad",
+        "tickover_secret_file_bad",
     }
 
 
