@@ -14,7 +14,6 @@ from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
-DELAY_MS = 3_000
 UNOWNED_MS = 3_000  # at least: so that a sign, had it given one, would be written
 NEAR_MS = 1_000  # record and block are of one transaction, in any order
 POLICY = """
@@ -44,16 +43,18 @@ def wait_for_its_sign(site: Site, topic: str) -> None:
         wait_until(lambda: any(topic.encode() in sign for sign in client.hvals(key)), START_S, lambda: "no sign")
 
 
-@pytest.mark.parametrize(("end", "cause"), [(Sidecar.kill, "unowned"), (Sidecar.stop, "revoked")])
+@pytest.mark.parametrize(
+    ("end", "takes_ms", "cause"), [(Sidecar.kill, 3_000, "unowned"), (Sidecar.stop, 9_000, "revoked")]
+)
 def test_a_replica_that_ends_is_named_with_the_time_without_an_owner(
-    new_site: NewSite, end: Callable[[Sidecar], object], cause: str
+    new_site: NewSite, end: Callable[[Sidecar], object], takes_ms: int, cause: str
 ) -> None:
     site = new_site()
     source, target = site.topic("reminders"), site.target("mail")
     site.policies(POLICY)
     first, next_one = site.sidecar("one").start(), site.sidecar("one")  # by its name it is taken back at once
     wait_for_its_sign(site, source)
-    due_ms = now_ms() + DELAY_MS
+    due_ms = now_ms() + takes_ms
     headers = [("tickover-deliver-at", str(due_ms)), ("tickover-target", target), ("tickover-id", "late")]
     report = site.send(source, [(name, value.encode()) for name, value in headers])
     wait_until(lambda: first.stats()["topics"][source]["accepted"] == 1, START_S, lambda: "not read")
