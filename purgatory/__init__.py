@@ -19,7 +19,7 @@ from purgatory.partition.replica_log import LogStorage, ReplicaLog
 from purgatory.replica_manager.replica_manager import ReplicaManager, Surroundings
 from purgatory.timer.reaper import SystemTimerReaper, TimerDriver
 from purgatory.timer.system_timer import SystemTimer
-from purgatory.timer.timer import TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timer.timer import TimerTask, TimerTaskList
 from purgatory.timer.timing_wheel import TimingWheel
 from purgatory.versions import LATEST, KafkaVersion
 
@@ -50,7 +50,6 @@ __all__ = [
     "SystemTimerReaper",
     "TimerDriver",
     "TimerTask",
-    "TimerTaskEntry",
     "TimerTaskList",
     "TimingWheel",
     "TopicPartition",

@@ -3,13 +3,11 @@
 A thread that holds a lock may take only locks that stand further down in `Rank`:
 
     operation -> shard      watching an operation, from within its own check
-    operation -> task       completing it takes it off the timer
-    shard     -> task       cancel_for_key
-    timer     -> bucket     adding, and flushing: coarse bucket -> fine bucket, by the one flushing thread only
-    bucket    -> entry
+    operation -> timer      completing it takes it off the timer
+    shard     -> timer      cancel_for_key
 
 Two threads that keep to one order can't wait for each other. Never shard -> operation: check_and_complete gives its
-shard back before it tries an operation. Never bucket -> operation: tasks run when the timer holds no lock.
+shard back before it tries an operation. Never timer -> operation: tasks run when the timer holds no lock.
 Under `python -X dev` each lock checks this whenever it is taken.
 """
 
@@ -25,10 +23,7 @@ class Rank(IntEnum):
 
     OPERATION = 1
     SHARD = 2
-    TASK = 3
-    TIMER = 4
-    BUCKET = 5
-    ENTRY = 6
+    TIMER = 3
 
 
 class Monitor(Protocol):
@@ -43,10 +38,7 @@ class Monitor(Protocol):
 
 
 class OrderedMonitor:
-    """A monitor that fails when its thread holds one of the same or a later rank.
-
-    Buckets nest, coarse before fine: of the same rank only `Rank.BUCKET` may be held.
-    """
+    """A monitor that fails when its thread holds another one of the same or a later rank."""
 
     _held = threading.local()
 
@@ -59,8 +51,7 @@ class OrderedMonitor:
         held: list[OrderedMonitor] = self._held.__dict__.setdefault("monitors", [])
         if self not in held:
             for other in held:
-                nested_buckets = other.rank == self.rank == Rank.BUCKET
-                assert other.rank < self.rank or nested_buckets, f"{self.rank.name} taken under {other.rank.name}"
+                assert other.rank < self.rank, f"{self.rank.name} taken under {other.rank.name}"
         taken = self._lock.acquire(blocking, timeout)
         if taken:
             held.append(self)

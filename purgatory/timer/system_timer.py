@@ -11,13 +11,12 @@ in parallel anyway.
 """
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Callable
+from math import ceil, floor, inf
 
-from purgatory.locks import AtomicInteger, Monitor, Rank, monitor
 from purgatory.timer.clock import hi_res_clock_ms
-from purgatory.timer.timer import TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timer.timer import TaskCounter, TimerTask, TimerTaskList
 from purgatory.timer.timing_wheel import TimingWheel
 
 TICK_MS = 1
@@ -29,18 +28,22 @@ class BucketQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTaskList]] = []
-        self._offered = 0
+        self.offered = 0
 
     def offer(self, bucket: TimerTaskList) -> None:
         """Queue a bucket by its expiration, behind those of the same."""
-        self._offered += 1
-        heapq.heappush(self._heap, (bucket.expiration_ms, self._offered, bucket))
+        self.offered += 1
+        heapq.heappush(self._heap, (bucket.expiration_ms, self.offered, bucket))
 
     def poll(self, now_ms: float) -> TimerTaskList | None:
         """Take out the earliest bucket, if it is due."""
         if self._heap and self._heap[0][0] <= now_ms:
             return heapq.heappop(self._heap)[2]
         return None
+
+    def is_newest_first(self) -> bool:
+        """Whether the bucket that was offered last is the earliest."""
+        return self._heap[0][1] == self.offered
 
     def head_ms(self) -> int | None:
         """When the earliest bucket is due."""
@@ -70,22 +73,34 @@ class SystemTimer:
         self._tick_ms = tick_ms
         self._round_up = round_up
         self._submit = submit
-        self._lock: Monitor = monitor(Rank.TIMER)
-        self._task_counter = AtomicInteger()
+        self._task_counter = TaskCounter()
+        self._lock = self._task_counter.lock
         self._queue = BucketQueue()
-        self._wheel = TimingWheel(tick_ms, wheel_size, math.floor(clock()), self._task_counter, self._queue.offer)
+        self._wheel = TimingWheel(tick_ms, wheel_size, floor(clock()), self._task_counter, self._queue.offer)
         self._expired: deque[TimerTask] = deque()
+        self._handed_over = TimerTaskList(self._task_counter)  # the list of what has expired; nothing is kept in it
         self._wake: Callable[[], None] = _nobody
         self._closed = False
 
     def add(self, timer_task: TimerTask) -> None:
         """Run this task in `timer_task.delay_ms`. Without delay it may run at once, but never within this call."""
-        entry = TimerTaskEntry(timer_task, self._expiration_of(timer_task.delay_ms))
+        delay_ms = timer_task.delay_ms
+        expiration_ms = self._rounded_up_ms(delay_ms) if self._round_up else floor(self._clock()) + delay_ms
+        if timer_task.timer_task_list is not None:
+            timer_task.cancel()  # outside the lock: it takes that of the timer which has the task
+        queue = self._queue
         with self._lock:
-            former_ms = self._next_ms()
-            self._add_entry(entry)
-            next_ms = self._next_ms()
-        if next_ms != former_ms:
+            if timer_task.timer_task_list is not None:
+                return  # another thread has added it since, and the later one counts
+            offered = queue.offered
+            if self._wheel.add(timer_task, expiration_ms):
+                is_earlier = queue.offered != offered and queue.is_newest_first() and not self._expired
+            else:
+                is_earlier = not self._expired
+                self._expire(timer_task)
+        if self._submit is not None:
+            self._run_expired()
+        if is_earlier:
             self._wake()
 
     def advance_clock(self, now_ms: float) -> bool:
@@ -95,12 +110,15 @@ class SystemTimer:
         """
         if self._closed:
             return False
+        wheel = self._wheel
         with self._lock:
             bucket = self._queue.poll(now_ms)
             flushed = bucket is not None
             while bucket is not None:
-                self._wheel.advance_clock(bucket.expiration_ms)
-                bucket.flush(self._add_entry)
+                wheel.advance_clock(bucket.expiration_ms)
+                for timer_task, expiration_ms in bucket.flush():
+                    if timer_task.timer_task_list is bucket and not wheel.add(timer_task, expiration_ms):
+                        self._expire(timer_task)
                 bucket = self._queue.poll(now_ms)
         self._run_expired()
         return flushed
@@ -123,21 +141,15 @@ class SystemTimer:
         self._closed = True
 
     def _next_ms(self) -> float | None:
-        return -math.inf if self._expired else self._queue.head_ms()
+        return -inf if self._expired else self._queue.head_ms()
 
-    def _expiration_of(self, delay_ms: int) -> int:
-        if not self._round_up:
-            return math.floor(self._clock()) + delay_ms
-        expiration_ms = math.ceil(self._clock()) + delay_ms
+    def _rounded_up_ms(self, delay_ms: int) -> int:
+        expiration_ms = ceil(self._clock()) + delay_ms
         return -(-expiration_ms // self._tick_ms) * self._tick_ms
 
-    def _add_entry(self, entry: TimerTaskEntry) -> None:
-        if self._wheel.add(entry) or entry.cancelled or entry.timer_task is None:
-            return
-        if self._submit is not None:
-            self._submit(entry.timer_task.run)
-        else:
-            self._expired.append(entry.timer_task)
+    def _expire(self, timer_task: TimerTask) -> None:
+        timer_task.timer_task_list = self._handed_over
+        self._expired.append(timer_task)
 
     def _run_expired(self) -> None:
         # As many as there are now: a task that adds itself again without delay must not keep the caller here.
@@ -146,7 +158,10 @@ class SystemTimer:
                 timer_task = self._expired.popleft()
             except IndexError:  # another thread took it
                 return
-            timer_task.run()
+            if self._submit is None:
+                timer_task.run()
+            else:
+                self._submit(timer_task.run)
 
 
 def _nobody() -> None:

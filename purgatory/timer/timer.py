@@ -1,37 +1,38 @@
-"""Contents of a timer: tasks, entries, and the lists of entries that are the wheel's buckets.
+"""Contents of a timer: tasks, and the lists of tasks that are the wheel's buckets.
 
-A task is what shall run; an entry is one place of a task in one list. Building a new entry for a task steals it from
-the entry it had, so a task added twice is moved, and `entry.cancelled` is a comparison of two references without a
-lock. A list is circular and doubly linked round a root that holds no task; entries leave it in O(1), in the order in
-which they came.
+A list is a dict from task to expiration, so a task leaves it in O(1), and tasks keep the order in which they came. An
+item of the dict is what Kafka has a TimerTaskEntry for. A task knows its list; one that is added again leaves that
+first, so it is moved.
 
-A known race is left as it is in Kafka: a task cancelled while a flush has taken its entry out of one bucket and not
-yet put it into the next leaves that entry behind. It is counted until its bucket expires and dropped there unrun. So
-a timer's size may be too high for a moment, never too low.
+All lists of a timer share one lock, in their `TaskCounter`: a flush moves tasks from one list to others under it, so
+whoever cancels sees each in one of them, or expired. Only two threads that add one task to two timers at the same
+moment may leave it in both. It counts in the earlier one until its bucket expires, and is dropped there unrun. So a
+timer's size may be too high for a while, never too low.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from purgatory.locks import AtomicInteger, Monitor, Rank, monitor
+from purgatory.locks import Monitor, Rank, monitor
 
 NOT_QUEUED = -1
 DELAY_MS_MAX = 2**63 - 1  # Kafka's delays are Java longs
 
 
 class TimerTask(ABC):
-    """Something to run after `delay_ms`, counted from when it is added to a timer.
+    """Something to run after `delay_ms`, counted from when it is added to a timer. Hashed by identity.
 
     Kafka adds delay and clock in a long, so an enormous delay wraps round and runs at once. Here it is held.
     """
+
+    __slots__ = ("delay_ms", "timer_task_list")
 
     def __init__(self, delay_ms: int) -> None:
         if delay_ms > DELAY_MS_MAX:
             raise ValueError(f"a delay of {delay_ms} ms is more than {DELAY_MS_MAX}")
         self.delay_ms = delay_ms
-        self._timer_task_entry: TimerTaskEntry | None = None
-        self._task_monitor: Monitor = monitor(Rank.TASK)
+        self.timer_task_list: TimerTaskList | None = None  # changes under the lock of the list's timer only
 
     @abstractmethod
     def run(self) -> None:
@@ -39,115 +40,70 @@ class TimerTask(ABC):
 
     def cancel(self) -> None:
         """Take it off its timer. Harmless when repeated. A run that has begun, or is handed over, is not stopped."""
-        with self._task_monitor:
-            if self._timer_task_entry is not None:
-                self._timer_task_entry.remove()
-                self._timer_task_entry = None
+        current = self.timer_task_list
+        while current is not None:  # again, if a flush moves it to another list meanwhile
+            current.remove(self)
+            current = self.timer_task_list
 
     def is_cancelled(self) -> bool:
-        """Whether it has no entry: true before it is added and after `cancel`, but still false after it has run."""
-        return self._timer_task_entry is None
-
-    def set_timer_task_entry(self, entry: "TimerTaskEntry") -> None:
-        """Belong to this entry from now on; a former one leaves its list."""
-        with self._task_monitor:
-            if self._timer_task_entry is not None and self._timer_task_entry is not entry:
-                self._timer_task_entry.remove()
-            self._timer_task_entry = entry
+        """Whether it has no list: true before it is added and after `cancel`, but still false after it has run."""
+        return self.timer_task_list is None
 
 
-class TimerTaskEntry:
-    """One place of a task in a list. `expiration_ms` is absolute, by the timer's clock."""
+class TaskCounter:
+    """Number of tasks in all lists of a timer, and the lock under which lists and number change."""
 
-    __slots__ = ("expiration_ms", "list", "monitor", "next", "previous", "timer_task")
+    __slots__ = ("lock", "value")
 
-    def __init__(self, timer_task: TimerTask | None, expiration_ms: int) -> None:
-        self.timer_task = timer_task
-        self.expiration_ms = expiration_ms
-        self.list: TimerTaskList | None = None
-        self.next: TimerTaskEntry = self
-        self.previous: TimerTaskEntry = self
-        self.monitor: Monitor = monitor(Rank.ENTRY)
-        if timer_task is not None:
-            timer_task.set_timer_task_entry(self)
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether its task was cancelled or has another entry now."""
-        return self.timer_task is None or self.timer_task._timer_task_entry is not self
-
-    def remove(self) -> None:
-        """Leave the list. A flush may be moving it to another list meanwhile, hence again until it is in none."""
-        current = self.list
-        while current is not None:
-            current.remove(self)
-            current = self.list
+    def __init__(self) -> None:
+        self.lock: Monitor = monitor(Rank.TIMER)
+        self.value = 0
 
 
 class TimerTaskList:
-    """A bucket: entries that expire within the same tick. All lists of a timer share one `task_counter`."""
+    """A bucket: tasks that expire within the same tick. All lists of a timer share one `task_counter`.
 
-    __slots__ = ("_expiration_ms", "_monitor", "_root", "_task_counter")
+    `remove` takes the lock itself; whoever adds or flushes holds it.
+    """
 
-    def __init__(self, task_counter: AtomicInteger) -> None:
+    __slots__ = ("_expirations_ms", "_task_counter", "expiration_ms")
+
+    def __init__(self, task_counter: TaskCounter) -> None:
         self._task_counter = task_counter
-        self._root = TimerTaskEntry(None, NOT_QUEUED)
-        self._expiration_ms = NOT_QUEUED
-        self._monitor: Monitor = monitor(Rank.BUCKET)
+        self._expirations_ms: dict[TimerTask, int] = {}
+        self.expiration_ms = NOT_QUEUED  # when this bucket is due
 
-    @property
-    def expiration_ms(self) -> int:
-        """When this bucket is due, `NOT_QUEUED` while it waits for its first entry."""
-        return self._expiration_ms
+    def add(self, timer_task: TimerTask, expiration_ms: int, due_ms: int) -> bool:
+        """Append a task that is in no list, or in one that is flushed just now. `due_ms`: when this bucket is due.
 
-    def set_expiration(self, expiration_ms: int) -> bool:
-        """True if this is another time than before: exactly once between two flushes, and whoever is told so queues
-        the bucket. Nothing else keeps a bucket from being queued twice."""
-        with self._monitor:
-            former = self._expiration_ms
-            self._expiration_ms = expiration_ms
-            return former != expiration_ms
+        True if that is another time than before: exactly once between two flushes, and whoever is told so queues the
+        bucket. Nothing else keeps a bucket from being queued twice.
+        """
+        self._expirations_ms[timer_task] = expiration_ms
+        timer_task.timer_task_list = self
+        self._task_counter.value += 1
+        if self.expiration_ms == due_ms:
+            return False
+        self.expiration_ms = due_ms
+        return True
 
-    def add(self, entry: TimerTaskEntry) -> None:
-        """Append an entry, out of whatever list it is in."""
-        done = False
-        while not done:
-            entry.remove()  # before the monitor: it takes the monitor of the other list
-            with self._monitor, entry.monitor:
-                if entry.list is None:
-                    tail = self._root.previous
-                    entry.next = self._root
-                    entry.previous = tail
-                    entry.list = self
-                    tail.next = entry
-                    self._root.previous = entry
-                    self._task_counter.add(1)
-                    done = True
+    def remove(self, timer_task: TimerTask) -> None:
+        """Take a task out, if this is its list."""
+        counter = self._task_counter
+        with counter.lock:
+            if timer_task.timer_task_list is self:
+                timer_task.timer_task_list = None
+                if self._expirations_ms.pop(timer_task, None) is not None:
+                    counter.value -= 1
 
-    def remove(self, entry: TimerTaskEntry) -> None:
-        """Take an entry out, if it is in this list."""
-        with self._monitor, entry.monitor:
-            if entry.list is self:
-                self._unlink(entry)
-
-    def flush(self, take: Callable[[TimerTaskEntry], None]) -> None:
-        """Take all entries out in their order, give each to `take`, and be free to be queued again."""
-        with self._monitor:
-            head = self._root.next
-            while head is not self._root:
-                with head.monitor:
-                    self._unlink(head)
-                take(head)
-                head = self._root.next
-            self._expiration_ms = NOT_QUEUED
-
-    def _unlink(self, entry: TimerTaskEntry) -> None:
-        entry.next.previous = entry.previous
-        entry.previous.next = entry.next
-        entry.next = entry
-        entry.previous = entry
-        entry.list = None
-        self._task_counter.add(-1)
+    def flush(self) -> Iterable[tuple[TimerTask, int]]:
+        """Give up all tasks with their expirations, in their order, and be free to be queued again. They still name
+        this list: each must go to another one before the lock is given back."""
+        taken = self._expirations_ms
+        self._expirations_ms = {}
+        self.expiration_ms = NOT_QUEUED
+        self._task_counter.value -= len(taken)
+        return taken.items()
 
 
 class Timer(Protocol):

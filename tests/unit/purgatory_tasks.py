@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.operation.delayed_operation import DelayedOperation
-from purgatory.timer.timer import TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timer.timer import TimerTask, TimerTaskList
 from purgatory.versions import KafkaVersion
 
 VERSIONS = pytest.mark.parametrize("version", list(KafkaVersion), ids=lambda version: version.name)
@@ -67,14 +67,9 @@ class Clock:
         return self.now_ms
 
 
-def entries_of(bucket: TimerTaskList) -> list[TimerTaskEntry]:
-    """Entries of a bucket, in the order in which they came."""
-    entries = []
-    entry = bucket._root.next
-    while entry is not bucket._root:
-        entries.append(entry)
-        entry = entry.next
-    return entries
+def tasks_of(bucket: TimerTaskList) -> list[TimerTask]:
+    """Tasks of a bucket, in the order in which they came."""
+    return list(bucket._expirations_ms)
 
 
 def is_held_by_this_thread(lock: Any) -> bool:

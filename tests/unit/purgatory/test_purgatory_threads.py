@@ -12,7 +12,7 @@ from purgatory.locks import Rank, monitor
 from purgatory.operation.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.timer.reaper import SystemTimerReaper
 from purgatory.timer.system_timer import SystemTimer
-from purgatory.timer.timer import TimerTaskEntry
+from purgatory.timer.timer import TimerTask
 from purgatory.timer.timing_wheel import TimingWheel
 from purgatory.versions import KafkaVersion
 from tests.services.waiting import wait_until
@@ -43,15 +43,15 @@ def in_threads(*functions):
 
 
 def test_locks_out_of_order_are_noticed():
-    operation, shard, bucket, other_bucket, entry = (
-        monitor(rank) for rank in (Rank.OPERATION, Rank.SHARD, Rank.BUCKET, Rank.BUCKET, Rank.ENTRY)
-    )
-    with operation, operation, shard, bucket, other_bucket, entry, operation:
+    operation, shard, timer = (monitor(rank) for rank in (Rank.OPERATION, Rank.SHARD, Rank.TIMER))
+    with operation, operation, shard, timer, operation:
         pass  # in order, or held already
     with shard, pytest.raises(AssertionError, match="OPERATION taken under SHARD"):
         operation.acquire()
     with operation, pytest.raises(AssertionError, match="OPERATION taken under OPERATION"):
         monitor(Rank.OPERATION).acquire()
+    with timer, pytest.raises(AssertionError, match="TIMER taken under TIMER"):
+        monitor(Rank.TIMER).acquire()
     with operation:
         pass  # nothing is left behind
 
@@ -169,27 +169,53 @@ def test_cancelling_during_a_flush_runs_nothing_and_the_size_comes_right():
         assert timer.size() == 0
 
 
-def test_an_entry_cancelled_between_two_buckets_is_counted_until_its_bucket_and_never_run():
-    """A race of cancel and flush, forced: the cancel comes exactly after the flush has removed the entry."""
+def test_a_task_cancelled_during_a_flush_waits_for_its_end_and_is_gone():
+    """The cancel comes exactly when the flush has given up the coarse bucket, and before the finer one has the task."""
     timer = SystemTimer(Clock(), wheel_size=3)
     task = Recorded(8, [])
     timer.add(task)
+    canceller = threading.Thread(target=task.cancel)
 
     class Raced(TimingWheel):
         __slots__ = ()  # the same layout, so that a wheel can become one
 
-        def add(self, entry: TimerTaskEntry) -> bool:
-            assert entry.list is None  # the canceller looks for the entry's list now, finds none ...
-            added = super().add(entry)
-            task._timer_task_entry = None  # ... and forgets the entry, which is in a list again
-            return added
+        def add(self, timer_task: TimerTask, expiration_ms: int) -> bool:
+            if not canceller.ident:
+                canceller.start()
+            canceller.join(0.05)
+            assert canceller.is_alive()  # it waits for the lock
+            return super().add(timer_task, expiration_ms)
 
     timer._wheel.__class__ = Raced
     timer.advance_clock(6)
     timer._wheel.__class__ = TimingWheel
-    assert (task.is_cancelled(), timer.size()) == (True, 1)
+    canceller.join()
+    assert (task.is_cancelled(), timer.size()) == (True, 0)
     timer.advance_clock(8)
-    assert (task.ran, timer.size()) == ([], 0)
+    assert task.ran == []
+
+
+def test_a_task_that_two_timers_take_at_the_same_moment_runs_once_and_leaves_no_count():
+    one, other = SystemTimer(Clock()), SystemTimer(Clock())
+    task = Recorded(8, [])
+
+    class Raced(TimingWheel):
+        __slots__ = ()
+
+        def add(self, timer_task: TimerTask, expiration_ms: int) -> bool:
+            thread = threading.Thread(target=other.add, args=(timer_task,))  # neither has seen that the other has it
+            thread.start()
+            thread.join()
+            return super().add(timer_task, expiration_ms)
+
+    one._wheel.__class__ = Raced
+    one.add(task)
+    one._wheel.__class__ = TimingWheel
+    assert (one.size(), other.size()) == (1, 1)
+    other.advance_clock(8)
+    assert (task.ran, other.size()) == ([], 0)  # dropped unrun
+    one.advance_clock(8)
+    assert (task.ran, one.size()) == (["task"], 0)
 
 
 def test_asking_for_the_next_time_and_advancing_do_not_meet():

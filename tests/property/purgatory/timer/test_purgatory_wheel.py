@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.timing_wheel import TimingWheel
 from tests.examples import examples
-from tests.unit.purgatory_tasks import Clock, Hook, Recorded, entries_of
+from tests.unit.purgatory_tasks import Clock, Hook, Recorded, tasks_of
 
 delays = st.integers(-5, 30_000)
 
@@ -24,7 +24,7 @@ def levels(timer: SystemTimer) -> list[TimingWheel]:
 
 
 def check_structure(timer: SystemTimer) -> None:
-    """The counter is the sum of the buckets. Each bucket with entries is queued, once, for a tick that is its own among
+    """The counter is the sum of the buckets. Each bucket with tasks is queued, once, for a tick that is its own among
     those of its level, ahead of the clock and less than one turn of the ring."""
     queued = {id(bucket) for _, _, bucket in timer._queue._heap}
     assert len(queued) == len(timer._queue)
@@ -32,7 +32,7 @@ def check_structure(timer: SystemTimer) -> None:
     for wheel in levels(timer):
         ticks = []
         for bucket in wheel._buckets:
-            seen = entries_of(bucket)
+            seen = tasks_of(bucket)
             total += len(seen)
             assert not seen or id(bucket) in queued
             if id(bucket) in queued:

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from purgatory.timer.timer import TimerTask, TimerTaskEntry
+from purgatory.timer.timer import TaskCounter, TimerTask, TimerTaskList
 
 
 class MockTimer:
@@ -15,17 +15,19 @@ class MockTimer:
 
     def __init__(self) -> None:
         self.now_ms: float = 0
-        self._heap: list[tuple[int, int, TimerTaskEntry]] = []
+        self._heap: list[tuple[int, int, TimerTask]] = []
         self._added = 0
+        self._waiting = TimerTaskList(TaskCounter())  # with the number of a task's last addition, by which it counts
 
     def add(self, timer_task: TimerTask) -> None:
         """Run it now, or when its delay is over."""
         if timer_task.delay_ms <= 0:
             timer_task.run()
             return
-        entry = TimerTaskEntry(timer_task, int(self.now_ms) + timer_task.delay_ms)
+        timer_task.cancel()
         self._added += 1
-        heapq.heappush(self._heap, (entry.expiration_ms, self._added, entry))
+        self._waiting.add(timer_task, self._added, 0)
+        heapq.heappush(self._heap, (int(self.now_ms) + timer_task.delay_ms, self._added, timer_task))
 
     def pass_time(self, milliseconds: int) -> bool:
         """Let this time pass and run what has expired. True if something ran."""
@@ -36,9 +38,10 @@ class MockTimer:
         self.now_ms = max(self.now_ms, now_ms)
         ran = False
         while self._heap and self._heap[0][0] < self.now_ms:
-            entry = heapq.heappop(self._heap)[2]
-            if entry.timer_task is not None and not entry.cancelled:
-                entry.timer_task.run()
+            _, number, timer_task = heapq.heappop(self._heap)
+            if self._waiting._expirations_ms.get(timer_task) == number:
+                self._waiting.remove(timer_task)
+                timer_task.run()
                 ran = True
         return ran
 
@@ -51,7 +54,7 @@ class MockTimer:
 
     def size(self) -> int:
         """Number of tasks that wait."""
-        return sum(not entry.cancelled for _, _, entry in self._heap)
+        return len(self._waiting._expirations_ms)
 
     def close(self) -> None:
         """Forget what waits."""

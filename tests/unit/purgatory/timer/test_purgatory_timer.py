@@ -5,75 +5,70 @@ from collections import Counter
 
 import pytest
 
-from purgatory.locks import AtomicInteger
 from purgatory.timer.system_timer import BucketQueue, SystemTimer
-from purgatory.timer.timer import DELAY_MS_MAX, NOT_QUEUED, TimerTaskEntry, TimerTaskList
+from purgatory.timer.timer import DELAY_MS_MAX, NOT_QUEUED, TaskCounter, TimerTask, TimerTaskList
 from purgatory.timer.timing_wheel import TimingWheel
-from tests.unit.purgatory_tasks import Clock, Hook, Recorded, entries_of
+from tests.unit.purgatory_tasks import Clock, Hook, Recorded, tasks_of
 
 
 def sizes(*buckets: TimerTaskList) -> list[int]:
-    return [len(entries_of(bucket)) for bucket in buckets]
+    return [len(tasks_of(bucket)) for bucket in buckets]
 
 
-def test_a_new_entry_moves_its_task_to_another_list() -> None:
-    counter = AtomicInteger()
+def test_the_counter_follows_what_comes_into_lists_and_leaves_them() -> None:
+    counter = TaskCounter()
     one, two, three = (TimerTaskList(counter) for _ in range(3))
     tasks = [Recorded(0, []) for _ in range(10)]
     for number, task in enumerate(tasks, 1):
-        one.add(TimerTaskEntry(task, 10))
+        one.add(task, 10, 10)
         assert counter.value == number
-    for task in tasks[:4]:
-        two.add(TimerTaskEntry(task, 10))
-        assert counter.value == 10
-    assert sizes(one, two, three) == [6, 4, 0]
-    for task in tasks[4:]:
-        three.add(TimerTaskEntry(task, 10))
+    for number, task in enumerate(tasks):
+        task.cancel()
+        (two if number < 4 else three).add(task, 10, 10)
         assert counter.value == 10
     assert sizes(one, two, three) == [0, 4, 6]
     for task in tasks[:4]:
         task.cancel()
     assert (sizes(one, two, three), counter.value) == ([0, 0, 6], 6)
     for task in tasks[4:]:
+        one.remove(task)  # not its list any more
+        assert not task.is_cancelled()
         task.cancel()
     assert (sizes(three), counter.value) == ([0], 0)
 
 
-def test_an_entry_that_is_moved_while_it_leaves_leaves_the_other_list_too() -> None:
+def test_a_task_that_is_moved_while_it_leaves_leaves_the_other_list_too() -> None:
     """A flush takes it along between the look at its list and the list's own look."""
-    counter = AtomicInteger()
+    counter = TaskCounter()
     finer = TimerTaskList(counter)
 
     class Flushed(TimerTaskList):
-        def remove(self, entry: TimerTaskEntry) -> None:
-            super().remove(entry)
-            finer.add(entry)
-            super().remove(entry)
+        def remove(self, timer_task: TimerTask) -> None:
+            for task, expiration_ms in self.flush():
+                finer.add(task, expiration_ms, 10)
+            super().remove(timer_task)
 
     coarse = Flushed(counter)
-    entry = TimerTaskEntry(Recorded(0, []), 10)
-    coarse.add(entry)
-    entry.remove()
-    assert (sizes(coarse, finer), counter.value, entry.list) == ([0, 0], 0, None)
+    task = Recorded(0, [])
+    coarse.add(task, 10, 10)
+    task.cancel()
+    assert (sizes(coarse, finer), counter.value, task.is_cancelled()) == ([0, 0], 0, True)
 
 
 def test_a_list_keeps_the_order_and_says_once_that_it_has_a_new_time() -> None:
-    tasks = TimerTaskList(AtomicInteger())
-    assert tasks.expiration_ms == NOT_QUEUED
-    assert [tasks.set_expiration(time_ms) for time_ms in (5, 5, 5, 6, 6)] == [True, False, False, True, False]
+    bucket = TimerTaskList(TaskCounter())
+    assert bucket.expiration_ms == NOT_QUEUED
     ran: list[int] = []
-    for number in range(5):
-        tasks.add(TimerTaskEntry(Recorded(0, ran, number), 6))
-    taken: list[TimerTaskEntry] = []
-    tasks.flush(taken.append)
-    for entry in taken:
-        assert entry.timer_task is not None
-        entry.timer_task.run()
-    assert ran == [0, 1, 2, 3, 4]
-    assert tasks.set_expiration(6)  # free again after the flush
+    tasks = [Recorded(0, ran, number) for number in range(5)]
+    told = [bucket.add(task, 6, due_ms) for task, due_ms in zip(tasks, (5, 5, 5, 6, 6), strict=True)]
+    assert told == [True, False, False, True, False]
+    taken = list(bucket.flush())
+    assert taken == [(task, 6) for task in tasks]
+    assert (sizes(bucket), bucket.expiration_ms) == ([0], NOT_QUEUED)
+    assert bucket.add(tasks[0], 6, 6)  # free again after the flush
 
 
-def test_a_task_is_cancelled_when_it_has_no_entry() -> None:
+def test_a_task_is_cancelled_when_it_has_no_list() -> None:
     clock = Clock()
     timer = SystemTimer(clock)
     task = Recorded(5, [])
@@ -82,7 +77,7 @@ def test_a_task_is_cancelled_when_it_has_no_entry() -> None:
     assert not task.is_cancelled()
     timer.advance_clock(5)
     assert task.ran == ["task"]
-    assert not task.is_cancelled()  # an expired task keeps its entry
+    assert not task.is_cancelled()  # an expired task keeps a list
     task.cancel()
     task.cancel()
     assert task.is_cancelled()
@@ -93,11 +88,11 @@ class Wheel:
 
     def __init__(self) -> None:
         self.queue = BucketQueue()
-        self.counter = AtomicInteger()
+        self.counter = TaskCounter()
         self.wheel = TimingWheel(10, 5, 1000, self.counter, self.queue.offer)
 
     def add(self, expiration_ms: int) -> bool:
-        return self.wheel.add(TimerTaskEntry(Recorded(0, []), expiration_ms))
+        return self.wheel.add(Recorded(0, []), expiration_ms)
 
 
 def test_a_task_in_the_future_is_filed() -> None:
@@ -113,13 +108,30 @@ def test_a_task_before_the_next_tick_is_refused(expiration_ms: int) -> None:
     assert (len(world.queue), world.counter.value) == (0, 0)
 
 
-def test_a_cancelled_task_is_refused() -> None:
-    world = Wheel()
-    task = Recorded(0, [])
-    entry = TimerTaskEntry(task, 1020)
-    task.cancel()
-    assert not world.wheel.add(entry)
-    assert task.is_cancelled()
+def test_a_task_of_one_timer_is_moved_to_another() -> None:
+    one, other = SystemTimer(Clock()), SystemTimer(Clock())
+    task = Recorded(20, [])
+    one.add(task)
+    other.add(task)
+    assert (one.size(), other.size()) == (0, 1)
+    one.advance_clock(20)
+    assert task.ran == []
+    other.advance_clock(20)
+    assert task.ran == ["task"]
+
+
+def test_a_task_that_cancels_itself_or_a_later_one_while_it_runs_leaves_the_size_right() -> None:
+    timer = SystemTimer(Clock())
+    ran: list[object] = []
+    first = Hook(5, lambda: (first.cancel(), later.cancel()))
+    later = Recorded(30, ran)
+    timer.add(first)
+    timer.add(later)
+    timer.add(Recorded(30, ran, "other"))
+    timer.advance_clock(5)
+    assert (first.is_cancelled(), later.is_cancelled(), timer.size()) == (True, True, 1)
+    timer.advance_clock(30)
+    assert (ran, timer.size()) == (["other"], 0)
 
 
 @pytest.mark.parametrize(("time_ms", "clock_ms"), [(1005, 1000), (1009, 1000), (1010, 1010), (1019, 1010)])
