@@ -60,8 +60,11 @@ def delay_range_ms(backoff: Backoff, failed_attempt: int) -> tuple[int, int]:
 def delay_ms(backoff: Backoff, failed_attempt: int, identity: tuple[str, int, int]) -> int:
     """The wait of the record (topic, partition, offset) after its attempt `failed_attempt` failed."""
     shortest_ms, longest_ms = delay_range_ms(backoff, failed_attempt)
-    if shortest_ms == longest_ms:
-        return longest_ms
+    return longest_ms if shortest_ms == longest_ms else jittered_ms(shortest_ms, longest_ms, identity)
+
+
+def jittered_ms(shortest_ms: int, longest_ms: int, identity: tuple[str, int, int]) -> int:
+    """Wait in this range for the record (topic, partition, offset)."""
     # 64 bits scaled to the range by multiplication: no modulo bias worth the name, and no float.
     return shortest_ms + ((hash_of(identity) * (longest_ms - shortest_ms + 1)) >> 64)
 

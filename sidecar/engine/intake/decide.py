@@ -23,6 +23,7 @@ from policies.headers import ACTION, ID
 from policies.request import ID_BYTES_MAX
 from policies.table import PolicyTable
 from sidecar.engine.intake.decision_cache import DecisionCache
+from sidecar.engine.intake.retry_cache import Place, TopicRetries
 from sidecar.engine.partition.exits import by_reference, dead
 from sidecar.engine.partition.partition import NOT_DECIDED, SourcePartition
 from sidecar.engine.recovery import table_version_at
@@ -113,8 +114,9 @@ class Decider:
         remembered = self._recall.of(lane.id.topic, table)
         forms, answers, own_names = remembered.forms, remembered.answers, remembered.own_names
         partitions, bytes_max = self._partitions, self._limits.header_bytes_max
+        retries: TopicRetries | None = remembered.retries
         if offsets[0] < lane.recovered_until or lane.id.topic in self._retired:
-            forms = {}  # read before a crash: another table may have decided it
+            forms, retries = {}, None  # read before a crash: another table may have decided it
         else:
             lane.note_table(offsets[0], table.version)
         for record, offset in zip(records, offsets, strict=True):
@@ -151,10 +153,26 @@ class Decider:
                     )  # fmt: skip
                     held.append(_new_tuple(Held, fields))
                     continue
+            if retries is not None and (retry := self._retry(retries, record, (*lane.id, offset), headers)) is not None:
+                held.append(retry)
+                continue
             parcel = self._decide(lane, record, offset, table, headers)
             if parcel is not None:
                 self._sort(parcel, held, others, named)
         return self._fitting(lane, held, others), others, named
+
+    def _retry(self, retries: TopicRetries, record: SourceRecord, place: Place, headers: Headers) -> Held | None:
+        """A retry that is decided as one before; None: it must be decided."""
+        kind, timestamp_ms = record.timestamp()
+        is_far = abs(self._now_ms - timestamp_ms) > self._limits.timestamp_age_max_ms
+        if not kind or is_far or not 0 <= timestamp_ms <= TIME_MAX_MS:
+            return None
+        held = retries.held(record, place, headers, self._limits.header_bytes_max)
+        if held is None or held.target_partition >= self._partitions.get(held.target, -1):
+            return None
+        if held.attempt > 2:  # as below
+            self._failed(held.target, timestamp_ms)
+        return held
 
     def _fitting(self, lane: SourcePartition, held: list[Held], others: list[Diverted | AwaitingTarget]) -> list[Held]:
         """The records that the overflow can have, as a rule all; the others leave at once."""
@@ -174,23 +192,9 @@ class Decider:
         """Put a record where `decide_run` returns it."""
         if isinstance(parcel, Diverted):
             others.append(parcel)
-        elif isinstance(parcel, Control | ReplayedMove):
-            named.append(parcel)
-        elif parcel.trailer if isinstance(parcel, Held) else parcel.held.trailer:
-            self._sort_by_id(parcel, held, others, named)
-        elif isinstance(parcel, Held):
-            held.append(parcel)
-        else:
-            others.append(parcel)
-
-    def _sort_by_id(
-        self,
-        parcel: Held | AwaitingTarget,
-        held: list[Held],
-        others: list[Diverted | AwaitingTarget],
-        named: list[Named],
-    ) -> None:
-        if held_id(parcel if isinstance(parcel, Held) else parcel.held) is not None:
+        elif isinstance(parcel, Control | ReplayedMove) or (
+            (one := parcel if isinstance(parcel, Held) else parcel.held).trailer and held_id(one) is not None
+        ):
             named.append(parcel)
         elif isinstance(parcel, Held):
             held.append(parcel)
@@ -241,7 +245,11 @@ class Decider:
             if held.target_partition >= self._partitions.get(held.target, -1):
                 return AwaitingTarget(held, headers)
             if offset >= lane.recovered_until:
-                self._recall.of(topic, table).note(headers, parts, timestamp_ms, held)
+                remembered = self._recall.of(topic, table)
+                if held.attempt:
+                    remembered.retries.note(headers, max(timestamp_ms, arrived_ms), held)
+                else:
+                    remembered.note(headers, parts, timestamp_ms, held)
             return held
         if isinstance(decision, Dead):
             if decision.attempt > 1 and offset >= lane.recovered_until:

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from policies.decide import depends_on_request_alone
 from policies.headers import DELAY, TARGET, TARGET_PARTITION
 from policies.table import PolicyTable
+from sidecar.engine.intake.retry_cache import TopicRetries
 from sidecar.model.header_codec import Split
 from sidecar.model.record import Headers, Held
 
@@ -53,16 +54,17 @@ class TopicDecisions:
     """Answers that one policy table gave to the records of one topic. Read in place by `Decider.decide_run`.
 
     `forms` by number of headers; `own_names`: names of headers that are the user's own, each interned, as held records
-    share them.
+    share them; `retries`: those that failed alike.
     """
 
-    __slots__ = ("_is_repeatable", "answers", "forms", "own_names")
+    __slots__ = ("_is_repeatable", "answers", "forms", "own_names", "retries")
 
     def __init__(self, topic: str, table: PolicyTable) -> None:
         self._is_repeatable = depends_on_request_alone(topic, table)
         self.forms: dict[int, Form] = {}
         self.own_names: dict[str, str] = {}
         self.answers: dict[Wording, Answer] = {}
+        self.retries = TopicRetries(topic, table)
 
     def note(self, headers: Headers, parts: Split, timestamp_ms: int, held: Held) -> None:
         """Remember a decision for later records with the same control headers, if it may be given again."""
