@@ -1,11 +1,19 @@
 """Partitions that no member of the group has."""
 
 from concurrent.futures import Future
-from struct import pack
+from io import BytesIO
+from struct import error, pack
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.consumer_protocol_assignment.v3.data import ConsumerProtocolAssignment
+from kio.schema.consumer_protocol_assignment.v3.data import TopicPartition as Assigned
+from kio.schema.types import TopicName
+from kio.serial import entity_writer
+from kio.static.primitive import i32
 
 from sidecar.model.record import TopicPartition
 from sidecar.service.orphaned_partitions import Member, Unowned, members_of
@@ -59,6 +67,22 @@ def test_members_and_what_they_were_given() -> None:
     ]
 
 
+@given(st.dictionaries(st.text(max_size=9), st.lists(st.integers(0, 2**31 - 1), max_size=9), max_size=9), st.binary())
+def test_an_assignment_is_read_as_a_library_writes_it(share: dict[str, list[int]], user_data: bytes) -> None:
+    topics = tuple(Assigned(topic=TopicName(name), partitions=tuple(map(i32, share[name]))) for name in share)
+    written, one = BytesIO(), ConsumerProtocolAssignment(assigned_partitions=topics, user_data=user_data)
+    entity_writer(ConsumerProtocolAssignment)(written, one)
+    admin: Any = Cluster(a=pack(">h", NEWER_VERSION) + written.getvalue())
+    lanes = frozenset(TopicPartition(name, number) for name, numbers in share.items() for number in numbers)
+    assert members_of(admin, GROUP) == [Member("a", lanes)]
+
+
+def test_an_assignment_that_ends_too_soon_is_no_assignment() -> None:
+    admin: Any = Cluster(a=assignment(0, 7)[:-5])
+    with pytest.raises(error):
+        members_of(admin, GROUP)
+
+
 def test_what_nobody_has_twice_in_a_row_makes_the_first_member_join_again() -> None:
     cluster = Cluster(b=assignment(0), a=b"")
     looking = unowned(cluster)
@@ -83,8 +107,8 @@ def test_it_does_so_once_for_the_same_partitions_and_again_for_others() -> None:
 def test_for_the_same_partitions_again_if_somebody_had_them_meanwhile() -> None:
     cluster = Cluster(a=assignment(0))
     looking = unowned(cluster)
-    for given in (assignment(0), assignment(0), assignment(0, 1), assignment(0), assignment(0)):
-        cluster.members["a"] = given
+    for share in (assignment(0), assignment(0), assignment(0, 1), assignment(0), assignment(0)):
+        cluster.members["a"] = share
         looking.look()
     assert cluster.asked == ["a", "a"]
 
