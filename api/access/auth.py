@@ -60,6 +60,18 @@ class Token:
     expires_s: float = math.inf  # epoch seconds: from then on it is nobody's
 
 
+class TokenRefused(Exception):
+    """The token doesn't count; the text says why, without anything of it."""
+
+
+class KeysUnavailable(Exception):
+    """Whether a token is good can't be said now; `retry_s`: when to ask again."""
+
+    def __init__(self, retry_s: float) -> None:
+        super().__init__("the provider's keys can't be had")
+        self.retry_s = retry_s
+
+
 class AccessConfigError(ValueError):
     """The API can't start with these settings; the text says what to change."""
 

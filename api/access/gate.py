@@ -15,17 +15,24 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from fastapi import Request
 
-from api.access.auth import ANONYMOUS, AccessConfigError, Caller, Role, Tokens, load_tokens
-from api.access.jwks import Keys, KeysUnavailable, Provider
-from api.access.oidc import Oidc, TokenRefused
+from api.access.auth import (
+    ANONYMOUS,
+    AccessConfigError,
+    Caller,
+    KeysUnavailable,
+    Role,
+    TokenRefused,
+    Tokens,
+    load_tokens,
+)
 from api.access.rate import RateLimit
 from api.problems import Problem
 from api.serving.connection_limit import network_of
-from sidecar.settings.api import ApiSettings, is_loopback
+from sidecar.settings.api import ApiSettings, OidcSettings, is_loopback
 
 REFUSED_PER_S: Final = 10  # of one address: refused tokens, then 429
 REFUSED_BURST: Final = 100
@@ -42,12 +49,19 @@ def _unlimited() -> RateLimit:
     return RateLimit(0, 1)
 
 
+class SignedTokens(Protocol):
+    """The tokens of a provider (`api.access.oidc.Oidc`)."""
+
+    async def caller(self, token: str) -> Caller:
+        """Find the owner of a token. Raises TokenRefused, KeysUnavailable."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """Whom the settings let in, and how often."""
 
     tokens: Tokens | None = None
-    oidc: Oidc | None = None
+    oidc: SignedTokens | None = None
     anybody: bool = False
     metrics_open: bool = False
     rate: RateLimit = field(default_factory=_unlimited)
@@ -122,15 +136,7 @@ class Gate:
 
 def open_gate(settings: ApiSettings, now_s: Callable[[], float]) -> Gate:
     """The gate that the settings ask for; `now_s` is a monotonic clock. Raises `AccessConfigError`."""
-    oidc = None
-    if settings.oidc.issuer:
-        try:
-            provider = Provider(settings.oidc)
-        except OSError as error:  # also what ssl says of a file that holds no certificate
-            reason = error.strerror or type(error).__name__
-            raise AccessConfigError(f"api.oidc.ca_file {settings.oidc.ca_file}: {reason}") from None
-        ages_s = settings.oidc.keys_max_age_ms / 1_000, settings.oidc.keys_stale_max_ms / 1_000
-        oidc = Oidc(settings.oidc, Keys(provider.fetch, *ages_s, now_s))
+    oidc = _provider(settings.oidc, now_s) if settings.oidc.issuer else None
     if settings.allow_unauthenticated:
         log.warning("api.allow_unauthenticated is set: whoever reaches the API may do everything")
     return Gate(
@@ -140,6 +146,20 @@ def open_gate(settings: ApiSettings, now_s: Callable[[], float]) -> Gate:
         metrics_open=settings.metrics_open,
         rate=RateLimit(settings.rate_limit, settings.rate_burst),
     )
+
+
+def _provider(settings: OidcSettings, now_s: Callable[[], float]) -> SignedTokens:
+    # An HTTP client, JWT and cryptography: 8 MB that most processes don't need.
+    from api.access.jwks import Keys, Provider
+    from api.access.oidc import Oidc
+
+    try:
+        provider = Provider(settings)
+    except OSError as error:  # also what ssl says of a file that holds no certificate
+        reason = error.strerror or type(error).__name__
+        raise AccessConfigError(f"api.oidc.ca_file {settings.ca_file}: {reason}") from None
+    ages_s = settings.keys_max_age_ms / 1_000, settings.keys_stale_max_ms / 1_000
+    return Oidc(settings, Keys(provider.fetch, *ages_s, now_s))
 
 
 def require(caller: Caller, needed: Role) -> None:

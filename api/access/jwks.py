@@ -20,6 +20,7 @@ from typing import Any, Final
 import httpx
 from jwt import PyJWK, PyJWTError
 
+from api.access.auth import KeysUnavailable
 from sidecar.settings.api import OidcSettings, is_loopback
 
 PAUSE_S: Final = 10.0
@@ -38,14 +39,6 @@ _RSA: Final = ("RSA", None)
 KeySet = Mapping[tuple[str, str], PyJWK]  # by key id and algorithm
 
 log = logging.getLogger("tickover.api")
-
-
-class KeysUnavailable(Exception):
-    """Whether a token is good can't be said now; `retry_s`: when to ask again."""
-
-    def __init__(self, retry_s: float) -> None:
-        super().__init__("the provider's keys can't be had")
-        self.retry_s = retry_s
 
 
 class DocumentError(ValueError):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import jwt
 
-from api.access.auth import OIDC_PREFIX, Caller, Role
+from api.access.auth import OIDC_PREFIX, Caller, Role, TokenRefused
 from api.access.jwks import Keys
 from sidecar.settings.api import OidcSettings
 
@@ -38,10 +38,6 @@ _WORDS: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 # All that reading a token may raise: its parts may be any bytes, its claims any JSON.
 _UNREADABLE: Final = (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
-
-
-class TokenRefused(Exception):
-    """The token doesn't count; the text says why, without anything of it."""
 
 
 class Oidc:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from api.access.auth import KeysUnavailable
 from api.access.gate import Gate, open_gate
 from api.access.jwks import (
     KEYS_MAX,
@@ -16,7 +17,6 @@ from api.access.jwks import (
     RETRY_S,
     DocumentError,
     Keys,
-    KeysUnavailable,
     Provider,
     usable_keys,
 )

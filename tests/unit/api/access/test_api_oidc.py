@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.access.auth import Role, load_tokens
+from api.access.auth import Role, TokenRefused, load_tokens
 from api.access.gate import Gate
-from api.access.oidc import TOKEN_CHARACTERS_MAX, Oidc, TokenRefused
+from api.access.oidc import TOKEN_CHARACTERS_MAX, Oidc
 from sidecar.settings.api import OidcSettings
 from tests.examples import examples
 from tests.unit.api.access.oidc_world import (
