@@ -22,7 +22,7 @@ from sidecar.doctor.other_groups import findings_of, others_with
 from sidecar.doctor.rights import findings, lacking, principal_of
 from sidecar.doctor.topics import check_topics, matching
 from sidecar.doctor.transactions import Transactions
-from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
+from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower, TopicReader
 from sidecar.kafka.topics import ledger_config, source_topics, taken_as
 from sidecar.operations.jobs.transactional_sender import why_none
 from sidecar.operations.schedules.schedule_book import ScheduleBook
@@ -207,7 +207,7 @@ def _transactions(settings: Settings, client: dict[str, Any]) -> Iterator[Findin
 def _schedules(settings: Settings, client: dict[str, Any]) -> Iterator[Finding]:
     """Schedules that a process of this version, on this machine, couldn't read."""
     book = ScheduleBook()
-    follower = TopicFollower(client, settings.schedule_topic, "doctor-schedules", book.apply)
+    follower = TopicFollower(TopicReader(client), settings.schedule_topic, book.apply)
     follower.start()
     try:
         follower.catch_up(READ_TIMEOUT_S)

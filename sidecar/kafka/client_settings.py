@@ -157,9 +157,9 @@ def uncommitted_reader_settings(client: Mapping[str, Any], group_id: str) -> dic
     return {**reader_settings(client, group_id), **_UNCOMMITTED}
 
 
-def follower_settings(client: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    """Settings of a reader that follows a small topic for as long as the process lives."""
-    return {**reader_settings(client, topic), **_IDLE}
+def follower_settings(client: Mapping[str, Any], group_id: str) -> dict[str, Any]:
+    """Settings of a reader that follows small topics for as long as the process lives."""
+    return {**reader_settings(client, group_id), **_IDLE}
 
 
 def source_log_settings(client: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ compacted, read from their beginning for as long as the process lives. Two more 
 """
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -28,6 +30,8 @@ READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.2
 SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
 STOP_S: Final = 15.0
+REPLACED_S: Final = 1.0  # after an error of one topic, the consumer of all is replaced
+GROUP_ID: Final = "tickover-followers"  # it is never joined
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
 
 log = logging.getLogger("tickover.follower")
@@ -85,40 +89,106 @@ def position_after(message: Any) -> int | None:
     raise KafkaException(error)
 
 
+class TopicReader:
+    """Reads what is followed by one consumer in one thread, however many topics: each client has threads of its own.
+
+    The thread lives as long as something is followed. For any thread.
+    """
+
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        self.client = client
+        self._followers: Mapping[str, TopicFollower] = {}  # by topic; replaced, never changed
+        self._thread: threading.Thread | None = None
+        self._changing = threading.Lock()
+
+    def follow(self, follower: "TopicFollower") -> None:
+        """Have it read from now on. Twice is harmless."""
+        with self._changing:
+            self._followers = {**self._followers, follower.topic: follower}
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._read, name="topics", daemon=True)
+                self._thread.start()
+
+    def leave(self, follower: "TopicFollower") -> None:
+        """Read it no more; with the last one the thread ends. Twice is harmless."""
+        with self._changing:
+            self._followers = {topic: one for topic, one in self._followers.items() if one is not follower}
+            if self._followers or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+        thread.join(STOP_S)
+
+    def _read(self) -> None:
+        """Until nothing is followed. A consumer that fails is made anew; what was read stays."""
+        while self._thread is threading.current_thread():
+            consumer = Consumer(follower_settings(self.client, GROUP_ID))
+            try:
+                self._read_by(consumer)
+            except KafkaException as error:
+                log.warning("reading again", extra={"error": error.args[0].str()})
+                time.sleep(READ_WAIT_S)
+            finally:
+                consumer.close()
+
+    def _read_by(self, consumer: confluent_kafka.Consumer) -> None:
+        """Until this consumer is to be replaced: after an error of one topic a while later, in which others are read.
+
+        Raises KafkaException for what isn't of one topic.
+        """
+        assigned: Mapping[str, TopicFollower] = {}
+        replaced_at_s = math.inf
+        while self._thread is threading.current_thread() and time.monotonic() < replaced_at_s:
+            if self._followers is not assigned:
+                assigned = self._followers
+                consumer.assign([TopicPartition(topic, PARTITION, one.read_up_to) for topic, one in assigned.items()])
+            for message in consumer.consume(READ_BATCH, READ_WAIT_S):
+                follower = assigned.get(message.topic() or "")
+                try:
+                    if follower is not None:
+                        follower.take(message)
+                    elif message.error() is not None:
+                        position_after(message)
+                except KafkaException as error:
+                    if follower is None:
+                        raise
+                    log.warning("reading again", extra={"topic": follower.topic, "error": error.args[0].str()})
+                    replaced_at_s = min(replaced_at_s, time.monotonic() + REPLACED_S)
+
+
 class TopicFollower:
-    """Reads in a thread of its own; `apply` is called in it, with `changed` held. A null key or value is empty.
+    """One topic that is followed. `apply` is called in the reader's thread, with `changed` held. A null key or value is
+    empty.
 
     A record that `apply` fails of is passed over: whatever bytes somebody writes to the topic, the thread goes on.
     """
 
-    def __init__(self, client: Mapping[str, Any], topic: str, name: str, apply: Apply) -> None:
+    def __init__(self, reader: TopicReader, topic: str, apply: Apply) -> None:
         self.changed = threading.Condition()
-        self._client = client
-        self._topic = topic
+        self.topic = topic
+        self.read_up_to = 0
+        self._reader = reader
         self._apply = apply
-        self._read_up_to = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+        self._is_stopped = False
 
     def start(self) -> None:
         """Twice is harmless."""
-        if not self._thread.is_alive():
-            self._thread.start()
+        self._reader.follow(self)
 
     def stop(self) -> None:
         """Twice is harmless."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(STOP_S)
+        with self.changed:
+            self._is_stopped = True
+            self.changed.notify_all()
+        self._reader.leave(self)
 
     def catch_up(self, seconds: float = CATCH_UP_S) -> None:
         """Wait until everything that is in the topic now has been read; what is in open transactions, too.
 
         Raises LogUnavailable.
         """
-        anyone = Consumer(uncommitted_reader_settings(self._client, self._topic))
+        anyone = Consumer(uncommitted_reader_settings(self._reader.client, self.topic))
         try:
-            _, end = bounds(anyone, self._topic, PARTITION)
+            _, end = bounds(anyone, self.topic, PARTITION)
         finally:
             anyone.close()
         self.wait_for(end - 1, seconds)
@@ -126,24 +196,9 @@ class TopicFollower:
     def wait_for(self, offset: int, seconds: float = CATCH_UP_S) -> None:
         """Until what is at this offset has been read. Raises LogUnavailable."""
         with self.changed:
-            self.changed.wait_for(lambda: self._read_up_to > offset or self._stopping.is_set(), seconds)
-            if self._read_up_to <= offset:
-                raise LogUnavailable(f"{self._topic} can't be read to its end")
-
-    def _follow(self) -> None:
-        """Read for ever. A consumer that fails is made anew; what was read stays."""
-        while not self._stopping.is_set():
-            consumer = Consumer(follower_settings(self._client, self._topic))
-            try:
-                consumer.assign([TopicPartition(self._topic, PARTITION, self._read_up_to)])
-                while not self._stopping.is_set():
-                    for message in consumer.consume(READ_BATCH, READ_WAIT_S):
-                        self.take(message)
-            except KafkaException as error:
-                log.warning("reading again", extra={"topic": self._topic, "error": error.args[0].str()})
-                self._stopping.wait(READ_WAIT_S)
-            finally:
-                consumer.close()
+            self.changed.wait_for(lambda: self.read_up_to > offset or self._is_stopped, seconds)
+            if self.read_up_to <= offset:
+                raise LogUnavailable(f"{self.topic} can't be read to its end")
 
     def take(self, message: Any) -> None:
         """One record, or the news that there are no more. Raises KafkaException for what the client can't mend."""
@@ -153,14 +208,14 @@ class TopicFollower:
         with self.changed:
             if message.error() is None:
                 self._take_in(message)
-            self._read_up_to = max(self._read_up_to, position)
+            self.read_up_to = max(self.read_up_to, position)
             self.changed.notify_all()
 
     def _take_in(self, message: Any) -> None:
         try:
             self._apply(message.key() or b"", message.value() or b"", _appended_ms(message))
         except Exception as error:  # noqa: BLE001 - whatever it is, the next record must be read
-            about = {"topic": self._topic, "offset": message.offset(), "error": type(error).__name__}
+            about = {"topic": self.topic, "offset": message.offset(), "error": type(error).__name__}
             log.warning("a record can't be read, and is passed over", extra=about)
 
 

@@ -1,10 +1,10 @@
 """The parts that change many messages, made from the settings."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from policies.table import PolicyTable
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import TopicIds
 from sidecar.operations.bulk.changes import Changes
 from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls
@@ -19,11 +19,11 @@ from sidecar.settings.settings import Settings
 
 
 def changes_of(
-    settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable], lookup: LookUp, lines: Lines
+    settings: Settings, reader: TopicReader, table: Callable[[], PolicyTable], lookup: LookUp, lines: Lines
 ) -> tuple[Changes, JobLog[Change]]:
     """Changes, and the log they are in; both to be started and stopped."""
-    asked, topic = settings.changes, settings.changes_topic
-    change_log = JobLog(client, topic, FORM)
+    asked, topic, client = settings.changes, settings.changes_topic, reader.client
+    change_log = JobLog(reader, topic, FORM)
     receipts = ReceiptLog(client, topic)
     owner = owner_of(settings.instance_id)
 

@@ -8,6 +8,7 @@ from typing import Any
 from policies.retention import policies_of
 from policies.table import PolicyTable
 from policies.topic.store import PolicyStore
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import TopicIds, source_topics
 from sidecar.operations.dead_letters.browse import Limits, Reading, Rules, letter_topics
 from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, LetterLog
@@ -23,9 +24,9 @@ from sidecar.operations.jobs.runner import owner_of
 from sidecar.settings.settings import Settings
 
 
-def redriven_of(settings: Settings, client: Mapping[str, Any]) -> RedrivenLog:
+def redriven_of(settings: Settings, reader: TopicReader) -> RedrivenLog:
     """Follower of the topic of letters that were sent again; to be started and stopped."""
-    return RedrivenLog(client, settings.redriven_topic, TopicIds(client).of)
+    return RedrivenLog(reader, settings.redriven_topic, TopicIds(reader.client).of)
 
 
 def reading_of(
@@ -49,10 +50,10 @@ def governor_of(settings: Settings) -> Governor:
 
 
 def redrives_of(
-    settings: Settings, client: Mapping[str, Any], store: PolicyStore, reading: Reading, redriven: RedrivenLog
+    settings: Settings, reader: TopicReader, store: PolicyStore, reading: Reading, redriven: RedrivenLog
 ) -> tuple[Redrives, JobLog[Redrive]]:
     """Redrives, and the log they are in; both to be started and stopped."""
-    redrive_log = JobLog(client, settings.redrive_topic, FORM)
+    client, redrive_log = reader.client, JobLog(reader, settings.redrive_topic, FORM)
 
     def open_log() -> LetterLog:
         return KafkaLetterLog(client, settings.group)

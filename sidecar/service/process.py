@@ -45,6 +45,7 @@ from sidecar.engine.engine import Engine, EngineError
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.client_settings import client_log
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import MissingTopicError
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.ledger_reader import LedgerReader
@@ -269,17 +270,18 @@ class Process:
         replicas = self._start_look_up(overflow, sources, recorder, Backlog(client, settings.group))
         lookup = LookUp(replicas)
         self._stack.callback(lookup.stop)
-        redriven = redriven_of(settings, client)
+        reader = TopicReader(client)
+        redriven = redriven_of(settings, reader)
         self._stack.callback(redriven.stop)
         letters = reading_of(settings, client, lambda: store.table, redriven)
         self._stack.callback(letters.stop)
-        redrives, redrive_log = redrives_of(settings, client, store, letters, redriven)
+        redrives, redrive_log = redrives_of(settings, reader, store, letters, redriven)
         self._stack.callback(redrive_log.stop)
         self._stack.callback(redrives.crew.stop)
-        changes, change_log = changes_of(settings, client, lambda: store.table, replicas, receipts)
+        changes, change_log = changes_of(settings, reader, lambda: store.table, replicas, receipts)
         self._stack.callback(change_log.stop)
         self._stack.callback(changes.crew.stop)
-        schedules = schedule_store_of(settings, client)
+        schedules = schedule_store_of(settings, reader)
         self._stack.callback(schedules.stop)
         ports = Ports(
             policies=store,

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from sidecar.kafka.background import in_background
-from sidecar.kafka.topic_follower import TopicFollower
+from sidecar.kafka.topic_follower import TopicFollower, TopicReader
 from sidecar.model.record import TopicPartition
 from sidecar.operations.jobs.transactional_sender import TransactionalSender
 from sidecar.operations.schedules.firing import Firing
@@ -32,13 +32,13 @@ class Sources(Protocol):
     def open_partitions(self) -> Mapping[str, int]: ...
 
 
-def schedule_store_of(settings: Settings, client: Mapping[str, Any]) -> ScheduleStore:
+def schedule_store_of(settings: Settings, reader: TopicReader) -> ScheduleStore:
     """The topic of schedules; to be started and stopped."""
     topic = settings.schedule_topic
     return ScheduleStore(
         topic,
-        lambda apply: TopicFollower(client, topic, "schedules", apply),
-        lambda: TransactionalSender(client, f"tickover.{settings.group}.schedules.pen", topic),
+        lambda apply: TopicFollower(reader, topic, apply),
+        lambda: TransactionalSender(reader.client, f"tickover.{settings.group}.schedules.pen", topic),
         _now_ms,
     )
 

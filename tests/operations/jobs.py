@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from policies.retention import JOBS_KEPT_MS
-from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
+from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower, TopicReader
 from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, Progress, Redrive, Span
 from sidecar.operations.jobs.job import JobLog, State, progress_key
@@ -96,16 +96,16 @@ class Topic:
 class Follower(TopicFollower):
     """Reads when it is asked to, as late as can be."""
 
-    topic: Topic
+    records: Topic
 
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
     def read(self) -> None:
-        for record in [one for one in self.topic.records if one.place >= self._read_up_to]:
+        for record in [one for one in self.records.records if one.place >= self.read_up_to]:
             self.take(record)
-        self._read_up_to = self.topic.end
+        self.read_up_to = self.records.end
 
     def catch_up(self, seconds: float = 0) -> None:
         self.read()
@@ -120,8 +120,8 @@ class Log(JobLog[Redrive]):
     _follower: Follower
 
     def __init__(self, operators: "Operators", off_ms: int) -> None:
-        super().__init__({}, TOPIC, FORM)
-        self._follower.topic = operators.topic
+        super().__init__(TopicReader({}), TOPIC, FORM)
+        self._follower.records = operators.topic
         self.read = self._follower.read
         self._operators = operators
         self._off_ms = off_ms

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
+from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower, TopicReader
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Block, Kept, Marks, Sent, block_of
 from sidecar.operations.dead_letters.browse import Find
@@ -19,17 +19,17 @@ Ids = Callable[[Collection[str]], Mapping[str, str]]
 
 
 class RedrivenLog:
-    """Follows the topic in a thread of its own; for any thread. `ids`: as `TopicIds.of`.
+    """Follows the topic; for any thread. `ids`: as `TopicIds.of`.
 
     What was sent is known from its commit on. No two plans send a letter at the same moment: they take turns
     (`redrive_plan.py`).
     """
 
-    def __init__(self, client: Mapping[str, Any], topic: str, ids: Ids) -> None:
+    def __init__(self, reader: TopicReader, topic: str, ids: Ids) -> None:
         self.topic = topic
         self._ids = ids
         self._marks = Marks()
-        self._follower = TopicFollower(client, topic, "redriven", self._take_in)
+        self._follower = TopicFollower(reader, topic, self._take_in)
         self._changed = self._follower.changed
         self._is_read = False
         self.start = self._follower.start

@@ -32,7 +32,7 @@ from policies.kafka_clients import Producer
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import job_writer_settings
-from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
+from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower, TopicReader
 from sidecar.model.ports import refusal
 from sidecar.model.times import with_times
 
@@ -191,15 +191,15 @@ def progress_key(plan_id: str) -> bytes:
 
 
 class JobLog(Generic[AnyJob]):
-    """Follows the topic in a thread of its own. Methods raise LogUnavailable."""
+    """Follows the topic, by the reader of all topics of its process. Methods raise LogUnavailable."""
 
-    def __init__(self, client: Mapping[str, Any], topic: str, form: Form[AnyJob]) -> None:
+    def __init__(self, reader: TopicReader, topic: str, form: Form[AnyJob]) -> None:
         self.topic = topic
         self._form = form
-        self._client = client
+        self._client = reader.client
         self._jobs: dict[str, AnyJob] = {}
         self._early: dict[str, dict[str, bytes]] = {}  # by plan, then kind: what was said before the plan was known
-        self._follower = TopicFollower(client, topic, "job-log", self._apply)
+        self._follower = TopicFollower(reader, topic, self._apply)
         self._changed = self._follower.changed
         self._producer: Producer | None = None
         self._writing = threading.Lock()

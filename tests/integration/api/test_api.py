@@ -24,6 +24,7 @@ from api.sender import KafkaSender
 from api.serving.server import Server
 from policies.topic.store import PolicyStore
 from sidecar.kafka import client_settings
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.stats import Stats
 from sidecar.service.bulk_changes import changes_of
@@ -120,18 +121,19 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
     store, sender = PolicyStore(settings, policies_topic), KafkaSender(settings)
     idempotency = RedisIdempotency(client, "test")
     stats = Stats(joined=True, turned_monotonic_s=time.monotonic())
-    receipts, redriven = Receipts(1 << 20), redriven_of(Settings(), settings)
+    followed = TopicReader(settings)
+    receipts, redriven = Receipts(1 << 20), redriven_of(Settings(), followed)
     ports = Ports(
         policies=store,
         stats=lambda: stats,
         sender=sender,
         audit_sender=sender,
         letters=(reading := reading_of(Settings(), settings, lambda: store.table, redriven)),
-        redrives=redrives_of(Settings(), settings, store, reading, redriven)[0],
+        redrives=redrives_of(Settings(), followed, store, reading, redriven)[0],
         governor=governor_of(Settings()),
-        changes=changes_of(Settings(), settings, lambda: store.table, MemoryGroup(), receipts)[0],
+        changes=changes_of(Settings(), followed, lambda: store.table, MemoryGroup(), receipts)[0],
         change_rate=0,
-        schedules=schedule_store_of(Settings(), settings),
+        schedules=schedule_store_of(Settings(), followed),
         schedule_limits=limits_of(Settings()),
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.errors import PipelineError
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import TopicIds
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Block, Kept, Marks
@@ -67,7 +68,7 @@ class Estate:
     def sidecar(self) -> Iterator[RedrivenLog]:
         """Log of redriven letters, as each replica has it."""
         client = {"bootstrap.servers": self.kafka.bootstrap}
-        log = RedrivenLog(client, self.marks, TopicIds(client).of)
+        log = RedrivenLog(TopicReader(client), self.marks, TopicIds(client).of)
         log.start()
         try:
             yield log

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.operations.schedules.schedule import ScheduleConflict, SchedulesUnavailable
 from sidecar.operations.schedules.store import ScheduleStore
 from sidecar.service.schedules import schedule_store_of
@@ -31,7 +32,7 @@ def new_replica(kafka_place: tuple[str, str]) -> Iterator[NewReplica]:
     Producer({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=WAIT_S)  # the mock makes it when it is asked
 
     def new() -> ScheduleStore:
-        store = schedule_store_of(settings, {"bootstrap.servers": bootstrap, "log_level": "0"})
+        store = schedule_store_of(settings, TopicReader({"bootstrap.servers": bootstrap, "log_level": "0"}))
         made.append(store)
         store.start()
         return store

@@ -10,6 +10,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic
 
 from sidecar.kafka.background import in_background
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.operations.jobs.transactional_sender import (
     OutgoingRecord,
     ShipmentFailed,
@@ -75,7 +76,7 @@ def test_a_broker_that_is_away_holds_up_no_schedule_but_those_that_need_it(clust
     """Each occurrence of the others is written before it is due; what waited is written when the broker is back."""
     client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
     settings = Settings.model_validate({"group": f"g-{uuid4().hex[:8]}", "schedules": {"topic": TOPIC}})
-    store = schedule_store_of(settings, client)
+    store = schedule_store_of(settings, TopicReader(client))
     store.start()
     here = FiringContext(
         store, LIMITS, lambda id: TransactionalSender(client, f"firing.{id}", TOPIC), lambda: True,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.kafka.topic_follower import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable, TopicReader
 from sidecar.model.record import Place
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
@@ -186,7 +186,7 @@ def test_what_somebody_works_on_is_aborting_until_the_one_who_works_has_written_
 
 
 def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:
-    log = JobLog({}, "tickover.g.redrives", FORM)
+    log = JobLog(TopicReader({}), "tickover.g.redrives", FORM)
     progress = encode(Progress(state=State.PLANNED))
     records = [
         (b"r/progress", progress),  # of a plan that is not there
@@ -239,7 +239,7 @@ def test_a_producer_of_the_topic_of_redrives_that_has_failed_is_replaced(monkeyp
         return made[-1]
 
     monkeypatch.setattr(job, "Producer", producer)
-    log = JobLog({}, "tickover.g.redrives", FORM)
+    log = JobLog(TopicReader({}), "tickover.g.redrives", FORM)
     monkeypatch.setattr(log._follower, "wait_for", lambda offset: None)
     for _ in range(2):
         with pytest.raises(LogUnavailable):

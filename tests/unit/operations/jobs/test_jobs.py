@@ -8,7 +8,7 @@ import pytest
 
 from policies.retention import JOBS_KEPT_MS
 from policies.topic.log import PolicyLog
-from sidecar.kafka.topic_follower import TopicFollower
+from sidecar.kafka.topic_follower import TopicFollower, TopicReader
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.receipts import Receipts
 from sidecar.operations.bulk.plan import FORM as CHANGES
@@ -54,7 +54,7 @@ class Record:
 
 
 def log_of_redrives() -> JobLog[Redrive]:
-    return JobLog({}, "tickover.g.redrives", REDRIVES)
+    return JobLog(TopicReader({}), "tickover.g.redrives", REDRIVES)
 
 
 def write(log: JobLog[Redrive], id: str, created_ms: int, state: State) -> None:
@@ -197,7 +197,7 @@ KEYS = (b"", b"p/plan", b"p/progress", b"p/abort", b"s/schedule", b"s/progress",
 
 
 def followed(apply: Callable[[bytes, bytes, int], None]) -> Callable[[Record], object]:
-    return TopicFollower({}, "topic", "name", apply).take
+    return TopicFollower(TopicReader({}), "topic", apply).take
 
 
 def policies() -> Callable[[Record], object]:
@@ -207,7 +207,7 @@ def policies() -> Callable[[Record], object]:
 
 READERS: dict[str, Callable[[], Callable[[Any], object]]] = {
     "redrives": lambda: log_of_redrives().take,
-    "changes": lambda: JobLog({}, "tickover.g.changes", CHANGES).take,
+    "changes": lambda: JobLog(TopicReader({}), "tickover.g.changes", CHANGES).take,
     "schedules": lambda: followed(ScheduleBook().apply),
     "policies": policies,
     "ledger": lambda: LedgerReader({}, "ledger", Receipts(1 << 20), 0)._take,
@@ -230,7 +230,7 @@ def test_a_record_that_nobody_thought_of_does_not_end_the_thread_that_follows() 
             raise ZeroDivisionError
         taken.append(value)
 
-    follower = TopicFollower({}, "topic", "name", apply)
+    follower = TopicFollower(TopicReader({}), "topic", apply)
     for offset, value in enumerate((b"one", b"bad", b"two")):
         follower.take(Record(offset, b"k", value))
     assert taken == [b"one", b"two"]

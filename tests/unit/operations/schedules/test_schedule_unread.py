@@ -238,7 +238,7 @@ def test_doctor_names_it(world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
     foreign_zone(world)
 
     class Follower(MemoryFollower):
-        def __init__(self, client: object, topic: str, name: str, apply: Apply) -> None:
+        def __init__(self, reader: object, topic: str, apply: Apply) -> None:
             super().__init__(world.topic, apply)
 
         def catch_up(self, seconds: float = 0.0) -> None:
