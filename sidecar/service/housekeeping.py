@@ -15,11 +15,12 @@ import ctypes
 import gc
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
+from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 
@@ -30,6 +31,10 @@ logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it would tell of eve
 
 Job = Callable[[], None]
 
+FIRST: Final = "default"  # APScheduler makes one of this name in any case
+LATER: Final = "later"
+LATER_THREADS_MAX: Final = 10
+APART_S: Final = 0.04
 EPOCH: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - in no zone of this world
 
 
@@ -45,27 +50,50 @@ class Interval:
 class Housekeeping:
     """The jobs of one process. Runs of one job never overlap; runs that were missed are made up for by one.
 
-    `monotonic_s` never goes back.
+    The jobs of the start have threads of their own: whatever holds up those that are added, brokers that are away say,
+    they go on. Those that are added run one after the other, `APART_S` apart, where their times would be the same:
+    else each would have a thread, for good. `monotonic_s` never goes back.
     """
 
     def __init__(self, jobs: Mapping[str, Interval], monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        zone = _Monotonic(monotonic_s)
+        self._zone = _Monotonic(monotonic_s)
         self._scheduler = BackgroundScheduler(
-            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}, timezone=zone
+            executors={FIRST: _threads(len(jobs)), LATER: _threads(LATER_THREADS_MAX)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+            timezone=self._zone,
         )
         for name, interval in jobs.items():
-            first = {"next_run_time": datetime.now(zone)} if interval.at_once else {}
-            job, every = _logged(name, interval.job), _Every(timedelta(seconds=interval.seconds))
-            self._scheduler.add_job(job, every, id=name, name=name, **first)
+            self._add(name, interval, FIRST, 0.0)
 
     def start(self) -> None:
         """Begin."""
         self._scheduler.start()
 
+    def add(self, jobs: Mapping[str, Interval]) -> None:
+        """Run these, too."""
+        for place, (name, interval) in enumerate(jobs.items()):
+            self._add(name, interval, LATER, place * APART_S)
+
+    def remove(self, names: Collection[str]) -> None:
+        """No more runs of these; one under way ends by itself, since it may be waiting for brokers."""
+        for name in names:
+            self._scheduler.remove_job(name)
+
+    def _add(self, name: str, interval: Interval, executor: str, after_s: float) -> None:
+        every = timedelta(seconds=interval.seconds)
+        first = datetime.now(self._zone) + timedelta(seconds=after_s) + (timedelta(0) if interval.at_once else every)
+        self._scheduler.add_job(
+            _logged(name, interval.job), _Every(every), id=name, name=name, executor=executor, next_run_time=first
+        )
+
     def stop(self) -> None:
         """No more runs; one under way ends by itself, since it may be waiting for brokers. Twice is harmless."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(count, 1), {"thread_name_prefix": "housekeeping"})
 
 
 class _Monotonic(tzinfo):

@@ -111,6 +111,7 @@ class Process:
         self.machinery: Machinery
         self._transactions: TransactionWatch
         self._conditions: ConditionRecorder
+        self._housekeeping: Housekeeping
         self._progress = progress or log.info
         self._signing = UNSIGNED
         self._front = Starting()
@@ -220,9 +221,9 @@ class Process:
         engine.start(timekeeper, time.sleep)
         sampling, writing = self._conditions.sample, self._conditions.write  # at once: the first recovery is recorded
         jobs = {"conditions": Interval(sampling, SAMPLE_MS / 1_000), "conditions-kept": Interval(writing, WRITE_S)}
-        recording = Housekeeping(jobs)
-        recording.start()
-        self._stack.callback(recording.stop)
+        self._housekeeping = Housekeeping(jobs)
+        self._housekeeping.start()
+        self._stack.callback(self._housekeeping.stop)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         ask_brokers(sources.look)
@@ -361,9 +362,8 @@ class Process:
         }
         if self.settings.instance_id:
             jobs["unowned"] = Interval(sources.unowned.look, 10)
-        housekeeping = Housekeeping(jobs)
-        housekeeping.start()
-        self._stack.callback(housekeeping.stop)
+        self._housekeeping.add(jobs)
+        self._stack.callback(self._housekeeping.remove, tuple(jobs))
 
     def _look_for_transactions(self) -> None:
         self._transactions.step()

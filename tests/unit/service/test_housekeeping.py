@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import pytest
 from apscheduler.schedulers import base
 
-from sidecar.service.housekeeping import Housekeeping, Interval
+from sidecar.service.housekeeping import LATER_THREADS_MAX, Housekeeping, Interval
+from tests.services.waiting import wait_until
 
 WAIT_S = 60
 
@@ -88,3 +89,61 @@ def test_a_job_may_begin_at_once() -> None:
     housekeeping.start()
     assert ran.wait(WAIT_S)
     housekeeping.stop()
+
+
+def test_jobs_that_hang_hold_up_no_job_of_the_start() -> None:
+    go_on, runs = threading.Event(), threading.Semaphore(0)
+
+    def hang() -> None:
+        go_on.wait(WAIT_S)
+
+    hanging = {f"hangs-{n}": Interval(hang, 0.01) for n in range(LATER_THREADS_MAX + 1)}
+    housekeeping = Housekeeping({"first": Interval(runs.release, 0.01)})
+    housekeeping.start()
+    housekeeping.add(hanging)
+    wait_until(lambda: _threads_of_housekeeping() > LATER_THREADS_MAX, WAIT_S)
+    while runs.acquire(blocking=False):
+        pass
+    for _ in range(5):
+        assert runs.acquire(timeout=WAIT_S)
+    go_on.set()
+    housekeeping.stop()
+
+
+def test_jobs_that_are_removed_run_no_more_and_the_others_do() -> None:
+    first, later, gone = (threading.Semaphore(0) for _ in range(3))
+    housekeeping = Housekeeping({"first": Interval(first.release, 0.01)})
+    housekeeping.start()
+    housekeeping.add({"later": Interval(later.release, 0.01), "gone": Interval(gone.release, 0.01)})
+    assert gone.acquire(timeout=WAIT_S)
+    housekeeping.remove(["gone"])
+    while gone.acquire(blocking=False):
+        pass
+    for runs in (first, later):
+        for _ in range(5):
+            assert runs.acquire(timeout=WAIT_S)
+    more = sum(iter(lambda: gone.acquire(blocking=False), False))
+    assert more <= 1, "one may have been under way"
+    housekeeping.stop()
+
+
+def test_jobs_of_one_interval_share_a_thread() -> None:
+    """Each that began at the same moment would have one of its own."""
+    ran_in: set[str] = set()
+    done = threading.Semaphore(0)
+
+    def job() -> None:
+        ran_in.add(threading.current_thread().name)
+        done.release()
+
+    housekeeping = Housekeeping({})
+    housekeeping.start()
+    housekeeping.add({f"job-{n}": Interval(job, 0.5) for n in range(8)})
+    for _ in range(8):
+        assert done.acquire(timeout=WAIT_S)
+    housekeeping.stop()
+    assert len(ran_in) < 8
+
+
+def _threads_of_housekeeping() -> int:
+    return sum(thread.name.startswith("housekeeping") for thread in threading.enumerate())
