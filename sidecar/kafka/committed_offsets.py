@@ -134,10 +134,13 @@ class KafkaStarts:
         Raises LedgerUnavailable when the brokers don't answer, CommitsHidden when none is known and some are hidden.
         """
         try:
-            return self._known(lanes)
+            known = self._known(lanes)
         except LedgerUnavailable:
             self.close()  # clients that saw brokers die may look for them in vain: the next try is with new ones
             raise
+        if len(known) == len(lanes):
+            self._consumer = self._admin = None  # until the next assignment, which may be weeks away
+        return known
 
     def has_commits(self) -> bool:
         """See `Starts.has_commits`. Raises LedgerUnavailable when the brokers don't answer."""

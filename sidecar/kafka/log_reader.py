@@ -232,6 +232,7 @@ class KafkaLedgerLog:
                         log.warning("reading the ledger", extra={"error": str(error)})
         finally:
             consumer.unassign()
+            self._consumer = None  # until the next assignment, which may be weeks away
 
     def close(self) -> None:
         """Twice is harmless."""

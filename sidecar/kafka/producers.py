@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from policies.kafka_clients import AdminClient, Producer
-from sidecar.kafka.client_settings import ANSWER_TIMEOUT_S, admin_settings, client_log
+from sidecar.kafka.client_settings import ANSWER_TIMEOUT_S, client_log
 from sidecar.kafka.errors import ABSENT, OnProblem, error_callback, raising_what_is_meant
 from sidecar.kafka.topics import has_controller
 from sidecar.model.ports import NO_ANSWER
@@ -29,13 +29,20 @@ class KafkaOutput:
         self.poll = raising_what_is_meant(self._producer.poll)
         self.flush = raising_what_is_meant(self._producer.flush)
 
+
+class TargetTopics:
+    """What brokers say of topics that are emitted to. Both block: not for the engine."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has; 0 when there is none or we may not see it, NO_ANSWER when nobody knows.
 
-        Blocks: not for the engine. Brokers that are away say nothing about the topic: it is asked for again.
+        Brokers that are away say nothing about the topic: it is asked for again.
         """
         try:
-            known = self._producer.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
+            known = self._admin.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
         except KafkaException as error:
             log.warning("no answer about a topic", extra={"topic": topic, "error": str(error.args[0])})
             return NO_ANSWER
@@ -44,18 +51,8 @@ class KafkaOutput:
             return len(known.partitions) if led else NO_ANSWER  # what is for the others is suspended when it is tried
         return 0 if known.error.code() in ABSENT else NO_ANSWER
 
-
-class TopicLimits:
-    """Largest batches that topics take, as brokers say. Makes its client with the first question, in its thread."""
-
-    def __init__(self, client: Mapping[str, str]) -> None:
-        self._client = client
-        self._admin: AdminClient | None = None
-
     def bytes_max(self, topic: str) -> int:
-        """`max.message.bytes` of a topic; 0 where nobody says, or we may not see it. Blocks: not for the engine."""
-        if self._admin is None:
-            self._admin = AdminClient(admin_settings(self._client))
+        """`max.message.bytes` of a topic; 0 where nobody says, or we may not see it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             if not has_controller(self._admin, topic, LIMIT_TIMEOUT_S):

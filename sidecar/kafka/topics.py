@@ -255,25 +255,20 @@ def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable
 
 class TopicIds:
     """Kafka's ids of topics, as jobs ask for them: the offsets of a plan are of a topic, not of its name. For any
-    thread; a client is made when it is needed. Methods raise LogUnavailable.
+    thread; each question has a client of its own, since it is seldom asked. Methods raise LogUnavailable.
     """
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self._client = admin_settings(client)
-        self._admin: AdminClient | None = None
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
         """Ids by name, of those topics that are there; "" where the cluster has no ids."""
         if not topics:
             return {}
-        admin = self._admin or AdminClient(self._client)
-        self._admin = None  # one that saw brokers die may look for them in vain: the next try is with another
         try:
-            found = topic_ids(admin, sorted(topics), ID_ANSWER_S)
+            return topic_ids(AdminClient(self._client), sorted(topics), ID_ANSWER_S)
         except (KafkaException, TimeoutError) as error:
             raise LogUnavailable(f"no answer about the ids of topics: {error}") from None
-        self._admin = admin
-        return found
 
     def of_one(self, topic: str) -> str:
         """The id of a topic that must be there; "" where the cluster has no ids."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from policies.kafka_clients import AdminClient
 from policies.retention import MARGIN_MS
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
@@ -39,7 +40,7 @@ from sidecar.kafka.client_settings import (
 from sidecar.kafka.committed_offsets import KafkaStarts
 from sidecar.kafka.consumer import KafkaIntake
 from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
-from sidecar.kafka.producers import KafkaOutput, LoneOutput, TopicLimits
+from sidecar.kafka.producers import KafkaOutput, LoneOutput, TargetTopics
 from sidecar.kafka.transactions import KafkaOutputs, take_slot
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.local import Viewer
@@ -56,6 +57,14 @@ class Policies:
 
     table: PolicyTable
     table_at: Callable[[int], PolicyTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Settings of every client of them, and the client by which the whole process asks about topics."""
+
+    client: dict[str, str]
+    admin: AdminClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +96,19 @@ def replica_name(settings: Settings) -> str:
 
 def build(
     settings: Settings,
-    client: dict[str, str],
+    brokers: Brokers,
     storage: Storage,
     ledger: LedgerTopic,
     policies: Policies,
     time: Time,
 ) -> Machinery:
     """All parts of the engine over real clients; nothing is started."""
-    problem = _Problem()
+    problem, client = _Problem(), brokers.client
     tally = EngineCounters()
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
-    output = KafkaOutput(producer_settings(client), problem)
-    batch_limits = BatchLimits(TopicLimits(client).bytes_max, min(batch_bytes_max(client), USUAL_BATCH_BYTES))
-    targets = Targets(output.partition_count, reserved=settings.reserved_topics, limits=batch_limits)
+    topics = TargetTopics(brokers.admin)
+    batch_limits = BatchLimits(topics.bytes_max, min(batch_bytes_max(client), USUAL_BATCH_BYTES))
+    targets = Targets(topics.partition_count, reserved=settings.reserved_topics, limits=batch_limits)
     transactional = settings.guarantee == "exactly_once"
     redelivery = Redelivery(targets, settings.quarantine.topic, transactional)
     settlement: Settlement
@@ -109,6 +118,7 @@ def build(
         outputs = KafkaOutputs(client, root, problem)
         settlement = ExactlyOnce(outputs, intake, ledger, redelivery, tally, time)
     else:
+        output = KafkaOutput(producer_settings(client), problem)
         isolation_output = LoneOutput(lone_producer_settings(client), problem)
         small_output = KafkaOutput(small_producer_settings(client), problem)  # a burst can't wait for its making
         outputs_of_all = (output, isolation_output, small_output)

@@ -59,7 +59,7 @@ from sidecar.overflow.interface import OverflowFailure
 from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, TimedOverflow, open_overflow
 from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
-from sidecar.service.assembly import Machinery, Policies, Storage, build
+from sidecar.service.assembly import Brokers, Machinery, Policies, Storage, build
 from sidecar.service.bulk_changes import changes_of
 from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
@@ -207,7 +207,7 @@ class Process:
         policies = Policies(self.store.table, self.store.table_at)
         rebuild = RedisRebuildStore(overflow.client, settings.group, self._signing)
         storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
-        self.machinery = build(settings, client, storage, ledger, policies, timekeeper)
+        self.machinery = build(settings, Brokers(client, admin), storage, ledger, policies, timekeeper)
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
         if self.machinery.traces is not None:

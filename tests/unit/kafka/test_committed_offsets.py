@@ -71,9 +71,12 @@ def test_a_commit_is_used_only_once_it_is_known_to_be_about_this_topic() -> None
     starts = starts_of(Consumer(), start_latest=False)
     known = starts.starts(LANES[:1])[LANES[0]]
     assert (known.offset, known.made_anew) == (5, False)
+    assert starts._consumer is None, "until the next assignment nobody needs it"
+    starts = starts_of(Consumer(), start_latest=False)
     starts._topics = lambda topics: {"in": _Topic("another", NOW)}  # type: ignore[method-assign]
     anew = starts.starts(LANES[:1])[LANES[0]]
     assert (anew.offset, anew.metadata, anew.made_anew) == (0, "", True)
+    starts = starts_of(Consumer(), start_latest=False)
     starts._topics = lambda topics: {}  # type: ignore[method-assign]
     assert starts.starts(LANES) == {}, "nobody has said which topic it is: it waits"
 
