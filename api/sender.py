@@ -25,6 +25,7 @@ from sidecar.kafka.client_settings import rest_sender_settings
 
 POLL_S: Final = 0.1
 STOP_S: Final = 10.0
+IDLE_S: Final = 60.0  # without a record, after which the client is let go
 METADATA_TIMEOUT_S: Final = 5.0
 PARTITIONS_FRESH_S: Final = 10.0
 ABSENCE_FRESH_S: Final = 1.0
@@ -66,12 +67,13 @@ class _Waiting:
 
 
 class KafkaSender:
-    """`start`, any number of `send`s on any event loop, `stop`."""
+    """`start`, any number of `send`s on any event loop, `stop`. It has a client of Kafka while it is used."""
 
     def __init__(self, client_settings: Mapping[str, str], producer: Callable[[Any], Producer] = Producer):
         self._producer = LastingProducer(partial(producer, rest_sender_settings(client_settings)), _let_go)
         self._thread = threading.Thread(target=self._serve_reports, name="api-sender", daemon=True)
         self._stopping = threading.Event()
+        self._sending = threading.Event()  # there is a client, of which reports may come; also set to end the thread
         self._partitions = Partitions({}, float("-inf"))
         self._asking = threading.Lock()
 
@@ -83,11 +85,12 @@ class KafkaSender:
         if self._stopping.is_set():
             return
         if self._thread.is_alive():
-            self._producer.current.flush(STOP_S)
+            self._producer.flush(STOP_S)
         self._stopping.set()
+        self._sending.set()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
-        self._producer.current.close()
+        self._producer.close()
 
     async def send(self, record: Outgoing) -> Acknowledged:
         """Hand over one record and wait for the acknowledgement. Raises `SenderError`."""
@@ -106,6 +109,7 @@ class KafkaSender:
             raise SenderUnavailable("the producer's queue is full") from None
         except KafkaException as error:
             raise _refusal(error.args[0]) from None
+        self._sending.set()
         return await asyncio.wrap_future(waiting.future)
 
     async def partition_count(self, topic: str) -> int | None:
@@ -125,6 +129,7 @@ class KafkaSender:
                 return self._partitions  # somebody else asked while we waited for the lock
             try:
                 metadata = self._producer.current.list_topics(timeout=METADATA_TIMEOUT_S)
+                self._sending.set()
             except KafkaException as error:
                 raise SenderUnavailable(error.args[0].str()) from None
             counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
@@ -133,10 +138,14 @@ class KafkaSender:
 
     def _serve_reports(self) -> None:
         while not self._stopping.is_set():
+            self._sending.wait()
             try:
-                self._producer.current.poll(POLL_S)
+                self._producer.poll(POLL_S)
             except Exception as error:  # noqa: BLE001 - of a callback; this thread serves all requests
                 log.error("delivery report failed: %s", type(error).__name__)
+            self._sending.clear()  # before it is asked: whoever sends meanwhile sets it behind that
+            if not self._producer.rest(IDLE_S):
+                self._sending.set()
 
 
 def _let_go(worn: Producer, _: KafkaException) -> None:

@@ -8,7 +8,9 @@ places, each of settings that were copied long before.
 """
 
 import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -104,34 +106,70 @@ class Producer(confluent_kafka.Producer):
 
 
 class LastingProducer:
-    """A producer for any number of threads, that is made anew after a fatal error: who had one takes nothing more.
+    """A producer for any number of threads, made with the first record, and anew after a fatal error: who had one takes
+    nothing more. `rest` lets it go again: a client has threads, connections and buffers.
 
     `let_go` is called once with each that is of no use any more, and with the error. Not to be closed there: others may
     be in a call of it, and the last one lets it go.
     """
 
     def __init__(self, make: Callable[[], Producer], let_go: Callable[[Producer, KafkaException], None]) -> None:
-        self.current = make()
         self._make = make
         self._let_go = let_go
-        self._renewing = threading.Lock()
+        self._producer: Producer | None = None
+        self._used_s = -math.inf
+        self._changing = threading.RLock()
+
+    @property
+    def current(self) -> Producer:
+        """The client, which is made if there is none."""
+        with self._changing:
+            self._used_s = time.monotonic()
+            if self._producer is None:
+                self._producer = self._make()
+            return self._producer
 
     def produce(self, *record: Any, **more: Any) -> None:
         """As the client's. Raises KafkaException and BufferError."""
-        producer = self.current
-        try:
-            producer.produce(*record, **more)
-        except KafkaException as error:
-            if not is_fatal(error.args[0]):
-                raise
-            self._successor(producer, error).produce(*record, **more)
+        with self._changing:  # nobody lets it go between the two
+            producer = self.current
+            try:
+                producer.produce(*record, **more)
+            except KafkaException as error:
+                if not is_fatal(error.args[0]):
+                    raise
+                self._successor(producer, error).produce(*record, **more)
+
+    def poll(self, seconds: float) -> None:
+        """As the client's; without one there is nothing to report."""
+        if (producer := self._producer) is not None:
+            producer.poll(seconds)
+
+    def flush(self, seconds: float) -> None:
+        """As the client's; without one nothing is under way."""
+        if (producer := self._producer) is not None:
+            producer.flush(seconds)
+
+    def rest(self, idle_s: float) -> bool:
+        """Let the client go if it has had nothing to do for so long. Returns whether there is none now."""
+        with self._changing:
+            if self._producer is not None and (len(self._producer) or time.monotonic() - self._used_s < idle_s):
+                return False
+            self._producer = None  # not closed: somebody may be in a call of it, and the last one lets it go
+            return True
+
+    def close(self) -> None:
+        """Whatever is under way. Twice is harmless."""
+        with self._changing:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
 
     def _successor(self, worn: Producer, error: KafkaException) -> Producer:
-        with self._renewing:
-            if self.current is worn:
-                self.current = self._make()
-                self._let_go(worn, error)
-            return self.current
+        if self._producer is worn:
+            self._producer = None
+            self._let_go(worn, error)
+        return self.current
 
 
 class Consumer(confluent_kafka.Consumer):

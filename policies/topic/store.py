@@ -32,6 +32,7 @@ from policies.topic.topic import ensure_topic
 START_TIMEOUT_S: Final = 30.0
 WRITE_TIMEOUT_S: Final = 15.0
 READ_TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 60.0
 SERVE_S: Final = 0.2  # how often a waiting writer looks for a failed delivery
 PUBLISH_ROUNDS_MAX: Final = 10
 FILE_AUTHOR: Final = "policies file"
@@ -79,6 +80,11 @@ class PolicyStore:
         ensure_topic(self._settings, self.topic, self._replication_factor, timeout_s)
         self._reader.start(max(deadline_s - time.monotonic(), 1.0))
         self._producer = LastingProducer(lambda: Producer({**self._settings, **_PRODUCER}), _let_go)
+
+    def rest(self) -> None:
+        """Let the producer go if nothing was written for a while. To be called now and then."""
+        if self._producer is not None:
+            self._producer.rest(IDLE_S)
 
     def stop(self) -> None:
         """Follow no longer; the last table stays. Twice is harmless."""
@@ -204,7 +210,7 @@ class PolicyStore:
         # The verdict comes from the reader at once; a failed delivery only when somebody serves the producer.
         while not wait((future,), SERVE_S).done:
             if self._producer is not None:
-                self._producer.current.poll(0)
+                self._producer.poll(0)
             if not future.done() and (self._reader.stopped or time.monotonic() > deadline_s):
                 self._writes.pop(change.write, None)
                 raise PolicyStoreUnavailable(

@@ -357,6 +357,7 @@ class Process:
             "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
             "letters": Interval(lambda: recorder.set_open_letters(letters.open_letters()), 60, at_once=True),
             "memory": Interval(Memory(lambda: engine.stats).step, 30),
+            "idle-clients": Interval(self.store.rest, 30),
             # One for each: brokers that are away hold up the policies, and no token that is taken back.
             **{f"{name} file": Interval(partial(self._files.look, name), LOOK_S) for name in self._files.names},
         }

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from api import sender as module
 from api.ports import Outgoing, SenderRefused, SenderUnavailable
 from api.sender import KafkaSender
+from tests.services.waiting import wait_until
 
 RECORD = Outgoing("t", 3, b"k", b"v", [("a", None)], 1_000)
 
@@ -28,6 +30,9 @@ class Reports:
         self.asked = 0
         self.closed = False
         self._arrived = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self.produced)
 
     def produce(self, topic: str, value: Any, key: Any, partition: int, **rest: Any) -> None:
         if self.raises is not None:
@@ -91,6 +96,8 @@ def made() -> Iterator[tuple[KafkaSender, Reports]]:
 
     sender = KafkaSender({"bootstrap.servers": "b:1", "partitioner": "consistent"}, producer)
     sender.start()
+    assert producers == [], "nobody has sent anything"
+    sender._producer.current  # noqa: B018 - is made with it
     yield sender, producers[0]
     sender.stop()
     sender.stop()
@@ -221,6 +228,7 @@ def test_after_a_fatal_error_of_its_producer_it_sends_with_another() -> None:
     is_renewed = asyncio.Event()
     sender = KafkaSender({}, producer)
     sender.start()
+    sender._producer.current  # noqa: B018 - is made with it
 
     async def send() -> tuple[Any, Any]:
         first = asyncio.create_task(sender.send(RECORD))
@@ -245,3 +253,31 @@ def test_after_a_fatal_error_of_its_producer_it_sends_with_another() -> None:
     assert not producers[0].closed, "the thread that serves reports may be in the middle of a call"
     sender.stop()
     assert producers[1].closed
+
+
+def test_its_producer_is_let_go_when_it_is_idle_and_the_next_record_has_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.0)
+    monkeypatch.setattr(module, "POLL_S", 0.01)
+    producers: list[Reports] = []
+
+    def producer(settings: Any) -> Any:
+        producers.append(Reports(settings))
+        return producers[-1]
+
+    sender = KafkaSender({}, producer)
+    sender.start()
+
+    async def send(number: int) -> Any:
+        task = asyncio.create_task(sender.send(RECORD))
+        while len(producers) < number or not producers[-1].produced:  # noqa: ASYNC110 - produce has no signal
+            await asyncio.sleep(0)
+        assert len(producers) == number, "while one waits for its report, its producer stays"
+        producers[-1].report()
+        return await asyncio.wait_for(task, 60)
+
+    for number in (1, 2, 3):
+        assert asyncio.run(send(number)).offset == 7
+        wait_until(lambda: not sender._sending.is_set(), 60)
+    sender.stop()

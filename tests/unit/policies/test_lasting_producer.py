@@ -16,8 +16,12 @@ class Producer:
 
     def __init__(self) -> None:
         self.taken: list[str] = []
+        self.waiting: list[str] = []
         self.raises: Exception | None = None
         self.meanwhile: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self.waiting)
 
     def produce(self, record: str) -> None:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
@@ -32,6 +36,8 @@ class World:
         self.made: list[Any] = []
         self.worn: list[Any] = []
         self.lasting = LastingProducer(self._make, lambda worn, _: self.worn.append(worn))
+        assert self.made == [], "nobody has sent anything"
+        assert self.lasting.current is self.made[0]
 
     def _make(self) -> Any:
         self.made.append(Producer())
@@ -63,4 +69,21 @@ def test_an_error_that_passes_is_told_and_the_producer_stays(error: Exception) -
     with pytest.raises(type(error)):
         world.lasting.produce("a")
     assert world.lasting.current is world.made[0]
+    assert world.worn == []
+
+
+def test_one_that_rests_is_let_go_and_the_next_record_has_another() -> None:
+    world = World()
+    world.lasting.produce("a")
+    assert not world.lasting.rest(3_600), "it was used just now"
+    world.made[0].waiting.append("a")
+    assert not world.lasting.rest(0), "nobody has answered yet"
+    world.made[0].waiting.clear()
+    assert world.lasting.rest(0)
+    assert world.lasting.rest(0)
+    world.lasting.poll(0)
+    world.lasting.flush(0)
+    assert len(world.made) == 1, "nothing is reported, so nobody is needed"
+    world.lasting.produce("b")
+    assert [one.taken for one in world.made] == [["a"], ["b"]]
     assert world.worn == []

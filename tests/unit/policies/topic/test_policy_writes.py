@@ -56,6 +56,9 @@ class Producer:
         self._reports.clear()
         return 0
 
+    def __len__(self) -> int:
+        return len(self._reports)
+
     def purge(self, **_: bool) -> None: ...
 
     def close(self) -> None:
@@ -137,9 +140,24 @@ def test_after_a_fatal_error_of_its_producer_it_writes_with_another(store: Polic
 
 
 def test_an_error_that_passes_is_told_and_changes_no_producer(store: PolicyStore, topic: Topic) -> None:
+    assert store.put(POLICY, 0, "me").version == 1
     topic.producers[0].raises = KafkaException(KafkaError(KafkaError._QUEUE_FULL))
     with pytest.raises(PolicyStoreUnavailable, match="cannot be written"):
-        store.put(POLICY, 0, "me")
+        store.put(POLICY, 1, "me")
     topic.producers[0].raises = None
-    assert store.put(POLICY, 0, "me").version == 1
+    assert store.put(POLICY, 1, "me").version == 2
     assert len(topic.producers) == 1
+
+
+def test_the_producer_is_let_go_when_nothing_was_written_for_a_while(
+    store: PolicyStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert topic.producers == [], "made with the first write"
+    store.put(POLICY, 0, "me")
+    store.rest()
+    store.put(POLICY, 1, "me")
+    assert len(topic.producers) == 1
+    monkeypatch.setattr(module, "IDLE_S", 0.0)
+    store.rest()
+    assert store.put(POLICY, 2, "me").version == 3
+    assert len(topic.producers) == 2
