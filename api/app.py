@@ -8,6 +8,7 @@ is a problem document.
 from typing import Final
 
 from fastapi import Depends, FastAPI
+from fastapi.dependencies.utils import get_flat_params
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
@@ -87,6 +88,7 @@ def create_app(ports: Ports) -> FastAPI:
         app.include_router(part.router)
     for route in app.state.routes:
         declared_access(route)
+        get_flat_params(route.dependant)  # else FastAPI builds what reads a model of parameters with the first request
     document.install(app, _BODIES, ports.path)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
+from fastapi import FastAPI
 
 from api.access.auth import AccessConfigError
 from api.access.gate import Gate, open_gate
@@ -227,7 +228,7 @@ class Process:
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         ask_brokers(sources.look)
-        firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
+        app, firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
         published = PublishedFile(self.store, policies_at_start)
         files = files_of(settings, self._source, published, gate, listening.certificate, letters)
         self._files = WatchedFiles(files, recorder.watched_file)
@@ -236,6 +237,7 @@ class Process:
         gc.collect()
         gc.freeze()
         gc.disable()  # see Memory
+        self._front.app = app  # from now on it may say that it is ready: nothing is made for the first time behind this
         sys.setswitchinterval(SWITCH_S)
         self._progress(f"REST at {url_of(settings.api.scheme, settings.api.host, self.server.port)}")
 
@@ -258,7 +260,7 @@ class Process:
 
     def _start_api(
         self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
-    ) -> tuple[Firing, Reading]:
+    ) -> tuple[FastAPI, Firing, Reading]:
         settings, engine, store = self.settings, self.engine, self.store
         recorder, sources, gate = made
         sender = KafkaSender(client)
@@ -311,13 +313,13 @@ class Process:
         )
         for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
             part.start()
-        self._front.app = create_app(ports)
+        app = create_app(ports)
         self._stack.callback(self.server.stop)  # while what it asks is still there
         ledger_reader.start()
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
         firing = firing_of(settings, client, schedules, self.machinery, sources, recorder)
         self._stack.callback(firing.stop)
-        return firing, letters
+        return app, firing, letters
 
     def _start_look_up(
         self, overflow: RedisOverflow, sources: Sources, recorder: Recorder, backlog: Backlog
