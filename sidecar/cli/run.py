@@ -1,29 +1,93 @@
-"""`tickover run` and `tickover demo`. What they start is imported inside, so that others need not wait."""
+"""The `tickover` command, the one place where failures become a line and a status, and what starts processes: `run` and
+`demo`. What they start is imported inside, so that others need not wait.
+
+No other command is imported here: a process that runs for long would keep in memory what only they need.
+"""
 
 import gc
 import logging
 import signal
+import sys
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
+from pipeline.errors import PipelineError
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.output import Failure, Status
+from sidecar.cli.output import Failure, OutputDefault, Status, output_before, say
 from sidecar.kafka.background import abandon
+from sidecar.model.version import VERSION
 from sidecar.service.logs import configure_logs
-from sidecar.settings.settings import Settings
+from sidecar.settings.settings import ConfigError, Settings
 from sidecar.settings.settings_file import load_from
 
 log = logging.getLogger(__name__)
+
+HELP: Final = """Delayed delivery and retries for Kafka.
+
+Data goes to stdout, words to stderr. Exit status: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict.
+"""
+
+
+class FailureGroup(TyperGroup):
+    """The top of the command tree: an expected failure is told in words, not in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            say(f"tickover: {failure}")
+            raise typer.Exit(failure.status) from None
+        except PipelineError as error:
+            say(f"tickover: {error}")
+            raise typer.Exit(Status.FAILED) from None
+        except ConfigError as error:
+            for problem in error.problems:
+                say(f"tickover: {problem}")
+            raise typer.Exit(Status.USAGE) from None
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader, `head` say, has seen enough
+            raise typer.Exit(Status.OK) from None
+
+
+app = typer.Typer(
+    cls=FailureGroup,
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tickover {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    form: OutputDefault = None,
+) -> None:
+    """Options that stand before the subcommand."""
+    output_before(context, form)
+
 
 KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, `embedded` or `embedded-java`.")]
 RedisOption = Annotated[str | None, typer.Option(help="redis[s][+cluster]://host:port, or `embedded`.")]
 
 
+@app.command()
 def run(
     config: ConfigOption = None,
     group: Annotated[str | None, typer.Option(help="Consumer group.")] = None,
@@ -57,6 +121,7 @@ def _nothing_to_stop(_number: int, _frame: FrameType | None) -> None:
 
 
 # tidy: the parameters of a command are its options
+@app.command()
 def demo(
     seconds: Annotated[
         float | None,
