@@ -8,7 +8,7 @@ import errno
 import resource
 import socket
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ PROBE_CONNECTIONS_MAX: Final = 64
 GRACE_S: Final = 5
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_S: Final = 0.1
+GIVE_WAY_S: Final = 0.1  # so long a process that is starting leaves a connection to those that have started
 TLS_CLOSING_S: Final = 3_600.0  # the connection's own deadlines come first
 
 
@@ -40,10 +41,17 @@ def connections_max() -> int:
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server, but for how connections come in."""
+    """uvicorn's server, but for how connections come in. While it `gives_way`, other processes that listen on this
+    socket come first.
+    """
 
     def __init__(
-        self, app: ASGIApp, limit: ConnectionLimit, deadlines: Deadlines, certificate: Certificate | None = None
+        self,
+        app: ASGIApp,
+        limit: ConnectionLimit,
+        deadlines: Deadlines,
+        certificate: Certificate | None = None,
+        gives_way: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -61,6 +69,7 @@ class Listener(uvicorn.Server):
         self._limit = limit
         self._deadlines = deadlines
         self._certificate = certificate
+        self._gives_way = gives_way or (lambda: False)
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None  # for which this listener has ended
 
@@ -87,10 +96,14 @@ class Listener(uvicorn.Server):
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        listening.setblocking(False)
         while True:
             try:
-                accepted, address = await loop.sock_accept(listening)
+                if self._gives_way():
+                    await _readable(loop, listening)
+                    await asyncio.sleep(GIVE_WAY_S)
+                    accepted, address = listening.accept()  # unless another one has: a BlockingIOError
+                else:
+                    accepted, address = await loop.sock_accept(listening)
             except OSError as error:  # else the client has gone already
                 if error.errno in OUT_OF_RESOURCES:
                     log.warning(
@@ -98,7 +111,7 @@ class Listener(uvicorn.Server):
                     )
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._let_in(accepted, plain_address(str(address[0])))
+            self._let_in(accepted, plain_address(str(address[0])) if address else "")  # by a Unix socket there is none
             await asyncio.sleep(0)  # where many wait, sock_accept never gives way to requests
 
     def _let_in(self, accepted: socket.socket, host: str) -> None:
@@ -137,6 +150,16 @@ class Listener(uvicorn.Server):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
+    """Return when somebody waits to be let in."""
+    waiting = asyncio.Event()
+    loop.add_reader(listening, waiting.set)
+    try:
+        await waiting.wait()
+    finally:
+        loop.remove_reader(listening)
 
 
 def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:
@@ -204,6 +227,10 @@ class Starting:
     def __init__(self) -> None:
         self.app: ASGIApp | None = None
         self.reason = "it is being started"
+
+    def is_waiting(self) -> bool:
+        """Whether the application isn't there yet."""
+        return self.app is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self.app or self._answer(scope["path"], scope["query_string"])

@@ -87,6 +87,7 @@ KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the bro
 RedisOption = Annotated[str | None, typer.Option(help="redis[s][+cluster]://host:port, or `embedded`.")]
 
 
+# tidy: the parameters of a command are its options
 @app.command()
 def run(
     config: ConfigOption = None,
@@ -94,6 +95,7 @@ def run(
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     policies: Annotated[str | None, typer.Option(help="YAML file of policies.")] = None,
+    processes: Annotated[int | None, typer.Option(help="Processes that share port and group, 1 to 64.")] = None,
     given: SetOption = None,
 ) -> None:
     """Run the sidecar until SIGTERM or SIGINT. Settings: flags over TICKOVER_ variables over the file.
@@ -103,12 +105,17 @@ def run(
     load = partial(
         settings_of, config, given,
         group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies,
+        processes=processes,
     )  # fmt: skip
     settings, source = load_from(config, load)
     _require_extras(settings)
     configure_logs(settings.log)
     signal.signal(signal.SIGTERM, _nothing_to_stop)
     gc.disable()  # nothing that is imported is garbage: looking for it takes a sixth of the start
+    if settings.processes > 1:
+        from sidecar.supervisor.supervisor import supervise
+
+        raise typer.Exit(supervise(settings, source))
     from sidecar.service.process import Process
 
     raise typer.Exit(Process(settings, source=source).run())

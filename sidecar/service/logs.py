@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from datetime import date
 from enum import Enum
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Final, TextIO
 
@@ -40,8 +41,10 @@ CLIENT: Final = "librdkafka"
 CHATTY: Final = ("httpcore", "httpx", "uvicorn.access")
 
 
-def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Send all logging of the process, structlog's included, to `stream` (stderr). May be called again."""
+def configure_logs(settings: LogSettings, stream: TextIO | None = None, process: int = 0) -> None:
+    """Send all logging of the process, structlog's included, to `stream` (stderr). May be called again. `process`: its
+    number among those of a supervisor, in every line; 0: there is none.
+    """
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -49,6 +52,8 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
     ]
+    if process:
+        shared.append(partial(number_line, process))
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(sanitise_arguments)
     handler.addFilter(soften_client)
@@ -106,6 +111,11 @@ def _ending(settings: LogSettings, handler: "logging.StreamHandler[TextIO]") -> 
         timestamp_key="time",
         exception_formatter=structlog.dev.plain_traceback,
     )
+
+
+def number_line(process: int, _logger: Any, _method: str, event: EventDict) -> EventDict:
+    """The event with the number of this process."""
+    return {**event, "process": process}
 
 
 def drop_colours(_logger: Any, _method: str, event: EventDict) -> EventDict:

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import ExitStack
 from functools import partial
@@ -29,7 +30,8 @@ from api.lookup import LookUp
 from api.ports import Limits, Ports
 from api.sender import KafkaSender
 from api.serving.listener import Starting
-from api.serving.server import BindError, Server, listening_of
+from api.serving.server import Server, SharedPort
+from api.serving.sockets import BindError, listening_of
 from api.sources import SourceSender
 from policies.errors import PolicyError
 from policies.kafka_clients import AdminClient
@@ -100,10 +102,15 @@ class Process:
     """
 
     def __init__(
-        self, settings: Settings, progress: Progress | None = None, source: SettingsFile | None = None
+        self,
+        settings: Settings,
+        progress: Progress | None = None,
+        source: SettingsFile | None = None,
+        shared: SharedPort | None = None,
     ) -> None:
         self.settings = settings
         self._source = source
+        self._shared = shared
         self._files = WatchedFiles({}, lambda *_: None)
         self._has_terminal = False
         self.services: Services
@@ -124,7 +131,7 @@ class Process:
         """The engine of this process."""
         return self.machinery.engine
 
-    def run(self) -> int:
+    def run(self, when_started: Callable[[], object] = lambda: None) -> int:
         """Start, wait for a signal or a failure of engine or API, stop. Ends the process with the exit status.
 
         Starting and stopping run in threads: a call of a client can't be interrupted, a thread can be left behind.
@@ -146,6 +153,7 @@ class Process:
             tell_rights(self.settings, error)
             log.critical("can't start", extra={"error": str(error) or type(error).__name__}, exc_info=unforeseen)
             return self._end(EXIT_FAILED)
+        when_started()
         while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S) and self.server.failure is None:
             pass
         return self._end(EXIT_OK)
@@ -178,7 +186,7 @@ class Process:
         settings = self.settings
         gate = open_gate(settings.api, time.monotonic)
         listening = listening_of(settings.api)
-        self.server = Server(self._front, settings.api.host, settings.api.port, listening)
+        self.server = Server(self._front, settings.api.host, settings.api.port, listening, self._shared)
         self.server.start()  # brokers may be away for long: meanwhile the probes have an answer
         self._stack.callback(self.server.stop)
         self.services = start_services(settings, self._progress)

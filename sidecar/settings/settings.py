@@ -41,6 +41,7 @@ from sidecar.settings.types import (
 )
 
 HOUR_MS: Final = 3_600_000
+PROCESSES_MAX: Final = 64
 DAY_MS: Final = 24 * HOUR_MS
 EMBEDDED_JAVA: Final = "embedded-java"
 EMBEDDED_ADDRESS: Final = "localhost:9092"
@@ -231,8 +232,13 @@ class Settings(Section):
     instance_id: str = Field(
         default="",
         max_length=200,
-        description="group.instance.id, one per process; empty: dynamic membership",
+        description="group.instance.id, one per process (with `processes` -1, -2 ...); empty: dynamic membership",
     )
+    processes: int = Field(
+        default=1, ge=1, le=PROCESSES_MAX,
+        description="Processes that share port and group, 1 to 64; limits of memory and of rates are of each. 1: no "
+        "supervisor",
+    )  # fmt: skip
     sources: TopicGlobs = Field(default=(), description="Topics or globs, comma list; empty: those the policies match")
     guarantee: Literal["at_least_once", "exactly_once"] = Field(
         default="exactly_once",

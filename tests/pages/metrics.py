@@ -6,6 +6,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from api.serving.siblings import processes_up
 from policies.model import Policy, Versioned
 from policies.retention import Short
 from policies.table import PolicyTable
@@ -51,7 +52,7 @@ def families() -> list[Metric]:
     )
     policies = PolicyTable(1, {"reminders": Versioned(policy, 1, "somebody", 0, "api")})
     text = Exposition(lambda: stats, lambda: policies, recorder)().decode()
-    found = text_string_to_metric_families(text)
+    found = [*text_string_to_metric_families(text), processes_up([1], [1])]
     return sorted((one for one in found if not one.name.endswith("_created")), key=lambda one: one.name)
 
 

@@ -13,7 +13,8 @@ from typing import Final
 import pytest
 import yaml
 
-from api.serving.server import Listening, Server, listening_of
+from api.serving.server import Server
+from api.serving.sockets import Listening, listening_of
 from sidecar.embedded.child import free_port
 from sidecar.settings.settings import load_settings
 from tests.helm import containers, one, render

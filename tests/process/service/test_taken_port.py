@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from api.serving.server import BindError
+from api.serving.sockets import BindError
 from sidecar.service import process as module
 from sidecar.service.process import Process
 from sidecar.settings.settings import Settings

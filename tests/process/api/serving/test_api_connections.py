@@ -23,7 +23,8 @@ from api.serving.certificate import Certificate
 from api.serving.connection import Connection, Deadlines
 from api.serving.connection_limit import ConnectionLimit, network_of
 from api.serving.listener import Listener
-from api.serving.server import BindError, Listening, Server, listening_of
+from api.serving.server import Server
+from api.serving.sockets import BindError, Listening, listening_of
 from sidecar.settings.api import ApiSettings
 from tests.services.certificates import Authority
 from tests.services.waiting import wait_until

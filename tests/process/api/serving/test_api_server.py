@@ -8,7 +8,8 @@ import pytest
 
 from api.access.gate import Gate
 from api.serving.connection import Deadlines
-from api.serving.server import BindError, Listening, Server
+from api.serving.server import Server
+from api.serving.sockets import BindError, Listening
 from sidecar.settings.api import url_of
 from tests.unit.api_world import REMINDERS, problem, world
 

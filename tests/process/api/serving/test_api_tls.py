@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from api.access.auth import AccessConfigError
 from api.serving.certificate import Certificate
 from api.serving.connection import Deadlines
-from api.serving.server import Listening, Server, listening_of
+from api.serving.server import Server
+from api.serving.sockets import Listening, listening_of
 from sidecar.cli.app import app
 from sidecar.service.housekeeping import Housekeeping, Interval
 from sidecar.service.watched_files import WatchedFiles

@@ -1,0 +1,1 @@
+"""Several processes of one group under one supervisor: started, watched, replaced and stopped."""

@@ -1,0 +1,1 @@
+"""Tests of `sidecar/supervisor` that start processes."""

@@ -1,0 +1,88 @@
+"""A supervisor whose processes can't start: it ends as one process would, with words and status."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.embedded.child import free_port
+from tests.services.sidecar_process import START_S
+from tests.source import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+def launched(directory: Path, *options: str, **settings: str) -> subprocess.Popen[str]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
+        "TICKOVER_DATA_DIR": str(directory),
+        "TICKOVER_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",  # nobody is there
+        "TICKOVER_REDIS__URL": f"redis://127.0.0.1:{free_port()}",
+        "TICKOVER_API__PORT": "0",
+        **{f"TICKOVER_{name}": value for name, value in settings.items()},
+    }
+    command = (sys.executable, "-m", "sidecar", "run", *options)
+    return subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_both(process: subprocess.Popen[str]) -> None:
+    """Until each of the two has said that it can't reach the brokers or Redis."""
+    assert process.stderr is not None
+    waiting: set[int] = set()
+    for line in process.stderr:
+        event = json.loads(line)
+        if "process" in event and event["logger"] != "uvicorn.error":
+            waiting.add(event["process"])
+        if waiting == {1, 2}:
+            return
+
+
+def events(stderr: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stderr.splitlines()]
+
+
+def test_settings_by_which_no_process_can_start_end_all_at_once(tmp_path: Path) -> None:
+    process = launched(tmp_path, "--processes", "2", REDIS__SIGNING_KEY_FILE=str(tmp_path / "missing"))
+    _, stderr = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    told = events(stderr)
+    causes = {event["process"]: event["error"] for event in told if event["message"] == "can't start"}
+    assert causes
+    assert all("missing" in cause for cause in causes.values())
+    [end] = [event for event in told if event["message"] == "a process can't start: all end"]
+    assert (end["ending"], end["level"]) == ("status 1", "critical")
+    assert not any(event["message"].endswith("is replaced") for event in told)
+
+
+def test_a_port_that_is_taken_is_told_once_and_nothing_is_started(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = launched(tmp_path, PROCESSES="2", API__PORT=str(taken.getsockname()[1]))
+        _, stderr = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    [event] = events(stderr)
+    assert event["message"] == "can't start"
+    assert "TICKOVER_API__PORT" in event["error"]
+
+
+def test_sigterm_while_all_wait_for_brokers_ends_all_with_0(tmp_path: Path) -> None:
+    process = launched(tmp_path, PROCESSES="2")
+    wait_for_both(process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=START_S)
+    assert process.returncode == 0, stderr
+    assert events(stderr)[-1]["message"] == "stopped"
+
+
+def test_processes_end_in_order_when_their_supervisor_is_gone(tmp_path: Path) -> None:
+    process = launched(tmp_path, PROCESSES="2")
+    wait_for_both(process)
+    process.kill()
+    _, stderr = process.communicate(timeout=START_S)  # to the end: whoever has the pipe has ended
+    asked = [event["process"] for event in events(stderr) if event["message"] == "asked to stop"]
+    assert sorted(asked) == [1, 2]
