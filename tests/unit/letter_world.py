@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from sidecar.model.record import Headers, Place
+from sidecar.kafka.topic_follower import TopicReader
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
@@ -64,7 +65,7 @@ class MemoryRedriven(RedrivenLog):
 
     def __init__(self, ids: Mapping[str, str] | None = None) -> None:
         self.ids = dict(ids or {})
-        super().__init__({}, "tickover.g.redriven", lambda names: dict.fromkeys(names, "") | self.ids)
+        super().__init__(TopicReader({}), "tickover.g.redriven", lambda names: dict.fromkeys(names, "") | self.ids)
         self.end = 0
         self.taken: list[OutgoingRecord] = []
 
