@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
-from sidecar.model.record import Headers, Place
 from sidecar.kafka.topic_follower import TopicReader
+from sidecar.model.record import Headers, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
