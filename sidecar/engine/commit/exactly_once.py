@@ -347,7 +347,8 @@ class ExactlyOnce:
             self._next = begun(other, self.time.monotonic_s())
         self._closing, self._ending = transaction, transaction.interval
         self._closing_until_s = self.time.monotonic_s() + PATIENCE_S
-        self.poll(0)
+        if not self.hasten(quiet=False):  # sent now: an engine without time to spare may not come to it for a while
+            self.poll(0)
         return True
 
     def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:

@@ -8,26 +8,43 @@ from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
 from sidecar.engine.engine import QUIET, Rhythm
 from tests.contract.overflow_records import held
+from tests.simulation import fake_transactions
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
 from tests.simulation.replica import LEDGER
 from tests.unit.engine.commit.test_exactly_once import seen, settlement_of
 from tests.unit.engine_bench import Bench
 
 
-def test_what_is_closing_is_hastened() -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No flush of a moment is answered in time, until this is undone."""
+    monkeypatch.setattr(fake_transactions, "AT_ONCE_SHARE", 0.0)
+    return monkeypatch
+
+
+def test_what_closes_is_sent_in_the_same_turn() -> None:
+    bench = Bench(trouble=str)
+    bench.delay_ms = 60_000  # unless it is flushed; this engine never has time to hasten
+    bench.send(b"value", 0)
+    bench.wait_until(lambda: seen(bench), 100)
+
+
+def test_what_is_closing_is_hastened(slow: pytest.MonkeyPatch) -> None:
     bench = Bench(trouble=str)
     settlement = settlement_of(bench)
     assert not settlement.hasten(quiet=True), "nothing is closing"
     bench.delay_ms = 200
     bench.send(b"value", 0)
     bench.wait_until(lambda: settlement._closing is not None, 100)
+    slow.undo()
+    bench.clock.advance(int(PUSH_AGAIN_S * 1_000))
     assert settlement.hasten(quiet=True)
     assert not settlement.hasten(quiet=True), "it is with the committer"
     bench.run(10)
     assert len(seen(bench)) == 1
 
 
-def test_a_producer_that_dies_of_a_flush_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_that_dies_of_a_flush_is_replaced(slow: pytest.MonkeyPatch) -> None:
     bench = Bench(trouble=str)
     settlement = settlement_of(bench)
     bench.delay_ms = 200
@@ -39,7 +56,8 @@ def test_a_producer_that_dies_of_a_flush_is_replaced(monkeypatch: pytest.MonkeyP
     def flush(_: float) -> int:
         raise FakeTransactions.refused(TransactionError("_FENCED", dies=True))
 
-    monkeypatch.setattr(closing.output, "flush", flush)
+    slow.setattr(closing.output, "flush", flush)
+    bench.clock.advance(int(PUSH_AGAIN_S * 1_000))
     assert settlement.hasten(quiet=True)
     assert settlement.must_start_over
     bench.run(3_000)
@@ -88,6 +106,7 @@ def test_a_block_that_was_written_ahead_for_a_lost_partition_is_never_committed(
     assert transaction.doomed
 
 
+@pytest.mark.usefixtures("slow")
 def test_records_that_are_tried_one_by_one_wait_for_the_transaction_with_a_block_written_ahead() -> None:
     bench = Bench(trouble=str)
     settlement = settlement_of(bench)
@@ -115,6 +134,7 @@ def test_no_block_is_written_ahead_while_records_wait_to_be_tried_one_by_one() -
     assert len(settlement._next.blocks) == 1
 
 
+@pytest.mark.usefixtures("slow")
 def test_no_block_is_written_ahead_while_the_last_transaction_is_undecided() -> None:
     bench = Bench(trouble=str)
     settlement = settlement_of(bench)
