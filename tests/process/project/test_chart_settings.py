@@ -112,7 +112,7 @@ def test_every_value_has_its_place_in_values_yaml() -> None:
         {"settings": {"horizon": "30 s"}},
         {"settings": {"horizon": 1.5}},
         {"settings": {"horizon": True}},
-        {"settings": {"wheel": {"bytes_max": "512MB"}}},
+        {"settings": {"wheel": {"bytes_max": "512Mi"}}},
         {"settings": {"sources": ["orders retry"]}},
         {"settings": {"sources": {"orders": 1}}},
         {"settings": {"ledger": {"topic": "a/b"}}},
