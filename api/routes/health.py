@@ -86,7 +86,13 @@ def stats_document(stats: Stats) -> dict[str, Any]:
         },
         "rebuild": {
             "partitions": [
-                {"topic": one.topic, "partition": one.partition, "done": one.done, "held": one.held}
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "done": one.done,
+                    "held": one.held,
+                    "ledger_read_share": None if one.read_share < 0 else round(one.read_share, 3),
+                }
                 for one in stats.rebuilding
             ],
             "finished": stats.rebuilds,

@@ -9,12 +9,22 @@ from sidecar.engine.conditions import Waits, conditions_of
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
+from sidecar.engine.partition.change_block import Loss
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.progress import NOWHERE
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.ports import Time
 from sidecar.model.record import Outcome
 from sidecar.model.stats import RebuildProgress, Stats
+
+
+def progress_of(lane: SourcePartition, loss: Loss) -> RebuildProgress:
+    """How far the rebuild of a lane has come. The ledger may have grown since its end was asked for."""
+    if loss.ledger_read < 0:
+        return RebuildProgress(*lane.id, 0, lane.overflow_held, loss.problem)
+    read_share = min(loss.ledger_read / max(loss.ledger_total, 1), 1.0)
+    return RebuildProgress(*lane.id, loss.records_done, loss.records_total, loss.problem, read_share)
 
 
 class Publisher:
@@ -105,11 +115,7 @@ class Publisher:
             partitions_paused=len(lanes) if self._assignment.paused else 0,
             rebalances=self._assignment.rebalances,
             recovery_s=self._assignment.recovery_s,
-            rebuilding=tuple(
-                RebuildProgress(*lane.id, loss.records_done, loss.records_total, loss.problem)
-                for lane in lanes
-                if (loss := lane.loss) is not None
-            ),
+            rebuilding=tuple(progress_of(lane, loss) for lane in lanes if (loss := lane.loss) is not None),
             rebuilds=tally.rebuilds,
             rebuilt=MappingProxyType(dict(tally.rebuilt)),
             lost=MappingProxyType(dict(tally.lost)),

@@ -55,13 +55,18 @@ def lateness_bucket(late_ms: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RebuildProgress:
-    """A partition whose overflow Redis has lost, and how much of it is written back."""
+    """A partition whose overflow Redis has lost, and how much of it is there again."""
 
     topic: str
     partition: int
-    done: int
-    held: int  # what the overflow should have: more than has to be written where Redis kept something
+    done: int  # written back, or found there
+    held: int  # what the overflow should have
     problem: str = ""  # why it waits
+    read_share: float = -1.0  # of the ledger that has to be read, 0 to 1; -1: other partitions come first
+
+    def __str__(self) -> str:
+        how_far = "waits for its turn" if self.read_share < 0 else f"{self.read_share:.0%} of the ledger read"
+        return f"{self.done} of {self.held} records, {how_far}" + (f"; {self.problem}" if self.problem else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +142,7 @@ class Stats:
         refused = f"the consumer group refuses this process: {self.not_taken_in}" if self.not_taken_in else ""
         waiting = () if self.joined else (refused or "waiting for the consumer group",)
         recovering = (f"{self.partitions_recovering} partitions recovering",) if self.partitions_recovering else ()
-        lost = tuple(
-            f"the overflow of {one.topic}/{one.partition} is being rebuilt: {one.done} of {one.held} records"
-            + (f"; {one.problem}" if one.problem else "")
-            for one in self.rebuilding
-        )
+        lost = tuple(f"the overflow of {one.topic}/{one.partition} is being rebuilt: {one}" for one in self.rebuilding)
         return (*waiting, *recovering, *lost, *(text for text in (self.kafka_problem, self.overflow_problem) if text))
 
     @property

@@ -36,11 +36,13 @@ FOREIGN: Final = -1
 class Loss:
     """Redis lacks something of a lane: until it is rebuilt (`rebuild.py`), nothing of the lane is put or promoted.
 
-    The rebuild's thread counts up `records_done`; others only read it.
+    The rebuild's thread counts up `records_done` and `ledger_read`; others only read them.
     """
 
     hw: int  # the last change block that is whole, 0: none is known to be; FOREIGN: nothing that is there is the lane's
     detail: str
     records_total: int = 0  # at most: what the overflow should hold
-    records_done: int = 0
+    records_done: int = 0  # written back, or found there
+    ledger_read: int = -1  # offsets of the ledger that were read, -1: the rebuild has not begun
+    ledger_total: int = 0  # that have to be; some are read twice
     problem: str = ""  # why the rebuild waits

@@ -171,6 +171,7 @@ class LaneRebuild:
         self._written = 0
         self._wanted, self._there = RebuildChecksum(), RebuildChecksum()
         self._gone: list[tuple[int, int]] = []
+        self._loss.records_done = self._loss.ledger_read = self._loss.ledger_total = 0
         self._read_to = self.plan.watermark
         self._next = self._look
 
@@ -198,11 +199,14 @@ class LaneRebuild:
 
     def _learn_settled(self, now_ms: int) -> int:
         plan, log_ = self.plan, self._sources.ledger_log
-        first, _ = log_.bounds(self._partition)
+        first, end = log_.bounds(self._partition)
         settled: set[int] = set()
         # What is struck pins no block for recovery: it is found from its entry on.
         start = max(min(plan.recovery_pointer, plan.rebuild_pointer), first)
+        self._blocks_next = max(plan.rebuild_pointer, first)
+        self._loss.ledger_total = max(end - start, 0) + max(end - self._blocks_next, 0)
         for record in log_.read({self._partition: start}, {self._partition: plan.block_offset}):
+            self._loss.ledger_read = record.offset - start
             # What was settled after the plan was made is held by its count.
             if record.key == self._key and record.offset <= plan.block_offset:
                 columns = decode(record.value).settled
@@ -211,7 +215,7 @@ class LaneRebuild:
                     settled.update(offset for offset, held in pairs if held)
         self._settled = settled
         self._missing = max(first - plan.rebuild_pointer, 0)
-        self._blocks_next = max(plan.rebuild_pointer, first)
+        self._loss.ledger_read = max(end - start, 0)
         self._next = self._redo
         return 0
 
@@ -250,7 +254,7 @@ class LaneRebuild:
         if self._blocks is None:
             starts, ends = {self._partition: self._blocks_next}, {self._partition: self.plan.block_offset}
             self._blocks = self._sources.ledger_log.read(starts, ends)
-        passed = 0
+        passed, began = 0, self._blocks_next
         try:
             for record in self._blocks:
                 self._blocks_next = record.offset + 1
@@ -262,7 +266,10 @@ class LaneRebuild:
         except BaseException:
             self._blocks = None  # read on from where it was
             raise
+        finally:
+            self._loss.ledger_read += self._blocks_next - began
         self._ended = True
+        self._loss.ledger_read = self._loss.ledger_total
 
     def _take(self, value: bytes) -> None:
         plan, settled = self.plan, self._settled
@@ -274,6 +281,8 @@ class LaneRebuild:
         watermark = plan.watermark
         held = [one for one in decided(block.entries) if one[:2] > watermark and one.offset not in settled]
         self._wanted.add(list(map(_place, held)), plan)
+        if block.number <= self._hw:
+            self._loss.records_done += len(held)
         # Copies of blocks that are there may have been struck out by one that isn't.
         struck = struck_out(block.settled) if block.number > self._hw else []
         if block.number > self._hw and (held or struck):
@@ -328,7 +337,6 @@ class LaneRebuild:
                 "the overflow lacks more than its number shows: it is rebuilt from nothing",
                 extra={"source_partition": str(plan.lane), "in_ledger": left.records, "in_redis": self._there.records},
             )
-            self._loss.records_done = 0
             self._begin(from_nothing=True)
             return
         self.result = RebuildResult(

@@ -94,7 +94,7 @@ class RebuildWorker:
         lane = min(lost, key=_size)
         loss = lane.loss
         assert loss is not None
-        loss.records_total, loss.records_done = lane.overflow_held, 0
+        loss.records_total = lane.overflow_held
         self._lane = lane
         self._rebuild = LaneRebuild(plan_of(lane, loss), self._sources, loss)
         self._started_ms = self._said_ms = now_ms

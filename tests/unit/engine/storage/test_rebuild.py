@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from sidecar.engine.storage import rebuild
 from sidecar.engine.storage.rebuild_worker import RETRY_MS
+from sidecar.model.stats import RebuildProgress
 from sidecar.overflow.interface import OverflowFull, OverflowUnavailable
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.replica import LEDGER
@@ -70,6 +72,50 @@ def test_an_older_copy_is_made_up_from_where_it_ends(bench: Bench) -> None:
     assert len(bench.overflow.records[LANE]) == 2 * COUNT
     bench.wait_until(lambda: len(bench.values("mail")) == 2 * COUNT)
     assert fired(bench) == all_of(2 * COUNT)
+
+
+def progress_while_rebuilt(bench: Bench) -> list[RebuildProgress]:
+    """Progress as it is shown at each step of a rebuild."""
+    shown: list[RebuildProgress] = []
+    bench.wait_until(lambda: bench.lane.loss is not None)
+    while bench.lane.loss is not None:
+        shown += bench.replica.publisher.publish(bench.clock.now_ms).rebuilding
+        bench.step(5)
+    assert bench.replica.tally.rebuilds == 1
+    assert shown == sorted(shown, key=lambda one: (one.read_share, one.done)), "it goes forward only"
+    return shown
+
+
+def test_a_rebuild_shows_how_far_it_has_read_while_it_finds_nothing_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "LEDGER_RECORDS_PER_STEP_MAX", 1)
+    bench = Bench()
+    hold(bench, 10, delay_ms=60_000)
+    for _ in range(30):
+        bench.send(b"near", 0)
+        bench.run(100)
+    hold(bench, 10, delay_ms=60_000)
+    bench.overflow.wipe()
+    shown = progress_while_rebuilt(bench)
+    assert (shown[-1].done, shown[-1].held, shown[-1].read_share) == (20, 20, 1.0)
+    assert len({one.read_share for one in shown if one.done == 10}) > 5, "blocks in which nothing is held"
+    assert str(shown[-1]) == "20 of 20 records, 100% of the ledger read"
+
+
+def test_what_a_rebuild_finds_there_is_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "LEDGER_RECORDS_PER_STEP_MAX", 1)
+    copy = bench.overflow.copy()
+    hold(bench, 10)
+    bench.overflow.restore(copy)
+    last = progress_while_rebuilt(bench)[-1]
+    assert COUNT <= last.done <= last.held == COUNT + 10
+    assert bench.replica.tally.rebuilt[SOURCE] == 10, "the others were there"
+
+
+def test_a_partition_whose_rebuild_has_not_begun_waits_for_its_turn() -> None:
+    assert str(RebuildProgress("reminders", 3, 0, 7)) == "0 of 7 records, waits for its turn"
+    assert str(RebuildProgress("reminders", 3, 2, 7, "Redis is full", 0.5)) == (
+        "2 of 7 records, 50% of the ledger read; Redis is full"
+    )
 
 
 def test_content_that_is_gone_though_the_number_is_right_begins_the_lane_anew(bench: Bench) -> None:
