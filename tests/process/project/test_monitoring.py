@@ -9,6 +9,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from api.serving.siblings import processes_up
 from policies.table import EMPTY_TABLE
 from sidecar.model.stats import Stats
 from sidecar.service.metrics import Exposition, Recorder
@@ -29,7 +30,7 @@ VARIABLES = {"$__rate_interval": "5m", "$instance": ".*"}
 def exposed() -> set[str]:
     """Names of all series."""
     text = Exposition(lambda: Stats(next_due_ms=1), lambda: EMPTY_TABLE, Recorder())().decode()
-    families = list(text_string_to_metric_families(text))
+    families = [*text_string_to_metric_families(text), processes_up([1], [1])]
     return {family.name + suffix for family in families for suffix in SUFFIXES.get(family.type, ("",))}
 
 

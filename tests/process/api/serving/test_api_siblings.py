@@ -98,15 +98,16 @@ def row(directory: Path, *apps: ASGIApp, listening: Listening = Listening(), pat
 
 
 def test_each_process_answers_and_what_is_about_all_is_asked_of_all(tmp_path: Path) -> None:
-    with world() as first, world() as second, row(tmp_path, first.app, second.app) as processes:
+    with world() as api, row(tmp_path, api.app, Telling("b")) as processes:  # two would make their models at once
         for _ in range(REQUESTS):
             assert processes.get("/livez").json() == {"status": "alive"}
-        assert processes.get("/readyz").json() == {"status": "ready", "warnings": []}
+        assert processes.get("/readyz").json() == {"status": "ready", "warnings": ["process 2: 127.0.0.1"]}
         scraped = processes.get("/metrics")
         assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert scraped.headers["x-content-type-options"] == "nosniff"
+        assert 'tickover_ready{process="1"} 1.0' in scraped.text
+        assert 'tickover_held{process="2"} 1.0' in scraped.text
         for number in "12":
-            assert f'tickover_ready{{process="{number}"}} 1.0' in scraped.text
             assert f'tickover_process_up{{process="{number}"}} 1.0' in scraped.text
         head = processes.client.head(f"http://127.0.0.1:{processes.port}/readyz")
         assert (head.status_code, head.content) == (200, b"")
