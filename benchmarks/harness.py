@@ -150,9 +150,9 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def cpu_s(self) -> float:
-        """Processor time so far, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+    def cpu_s(self, pid: int = 0) -> float:
+        """Processor time so far, all threads, of this process or of another one."""
+        fields = Path(f"/proc/{pid or self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self) -> int:
@@ -200,6 +200,12 @@ class Sidecar(Child):
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
+
+    def sum_of(self, name: str) -> float:
+        """All samples of one name of /metrics, added up."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def in_overflow(self) -> int:
         """Records in the overflow, those on their way there included."""
