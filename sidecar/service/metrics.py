@@ -105,7 +105,7 @@ class Recorder:
     def _make_writers(self) -> None:
         self._writer = Gauge(
             PREFIX + "schedule_writer",
-            "1 for the one process of the group that writes what schedules owe",
+            "1 for the one process of the group that writes what schedules owe; 0 everywhere while there are none",
             registry=self.registry,
         )
         self._unread_schedules = Gauge(
