@@ -152,6 +152,7 @@ class LastingProducer:
 
     def rest(self, idle_s: float) -> bool:
         """Let the client go if it has had nothing to do for so long. Returns whether there is none now."""
+        self.poll(0)  # a report that nobody has taken is something to do
         with self._changing:
             if self._producer is not None and (len(self._producer) or time.monotonic() - self._used_s < idle_s):
                 return False

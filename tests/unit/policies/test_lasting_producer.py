@@ -17,11 +17,16 @@ class Producer:
     def __init__(self) -> None:
         self.taken: list[str] = []
         self.waiting: list[str] = []
+        self.polled = 0
         self.raises: Exception | None = None
         self.meanwhile: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.waiting)
+
+    def poll(self, _: float) -> int:
+        self.polled += 1
+        return 0
 
     def produce(self, record: str) -> None:
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
@@ -78,6 +83,7 @@ def test_one_that_rests_is_let_go_and_the_next_record_has_another() -> None:
     assert not world.lasting.rest(3_600), "it was used just now"
     world.made[0].waiting.append("a")
     assert not world.lasting.rest(0), "nobody has answered yet"
+    assert world.made[0].polled == 2, "a report that nobody took would keep it for ever"
     world.made[0].waiting.clear()
     assert world.lasting.rest(0)
     assert world.lasting.rest(0)
