@@ -72,7 +72,6 @@ class Firing:
         self._apart: dict[str, Apart] = {}  # by key
         self._next: dict[str, tuple[int, int, int]] = {}  # by name: version, since, and the next occurrence
         self._stepping = threading.Lock()
-        self._is_read = False  # the topic, to the end that it had once
         self._without_until_ms = 0  # until then the brokers have no transactions
         self._me = uuid.uuid4().hex
         self._unread: dict[str, int] = {}  # with their versions, as last said in the log
@@ -126,7 +125,7 @@ class Firing:
             return
         if now_ms is None:
             return  # this machine's clock may be hours ahead: a progress would silence its schedule until then
-        if self._has_none():
+        if self._here.schedules.is_empty():
             self._let_go()  # two clients of Kafka that nobody needs; with the first schedule they are made again
             return
         if not is_over(now_ms, self._without_until_ms, WITHOUT_MS):
@@ -151,17 +150,6 @@ class Firing:
         except (ShipmentFailed, SchedulesUnavailable):
             self._end_tenure()
             raise
-
-    def _has_none(self) -> bool:
-        """Whether there are no schedules. The first time all that is in the topic is read for it.
-
-        Raises SchedulesUnavailable.
-        """
-        schedules = self._here.schedules
-        if not self._is_read:
-            schedules.catch_up()
-            self._is_read = True
-        return not schedules.alive() and not schedules.unread()
 
     def _tell_unread(self) -> None:
         found = self._here.schedules.unread()

@@ -94,6 +94,7 @@ class ScheduleStore:
         self._now_ms = now_ms
         self._book = ScheduleBook()
         self._writing = threading.Lock()
+        self._is_read = False  # to the end that the topic had once
         self._follower = follow(self._book.apply)
         self.start = self._follower.start
         self.stop = self._follower.stop
@@ -115,6 +116,16 @@ class ScheduleStore:
         with self._follower.changed:
             return self._book.unread()
 
+    def is_empty(self) -> bool:
+        """Whether there are no schedules. The first time all that is in the topic is read for it.
+
+        Raises SchedulesUnavailable.
+        """
+        if not self._is_read:
+            self.catch_up()
+        with self._follower.changed:
+            return not self._book.alive() and not self._book.unread()
+
     def unwritten(self) -> frozenset[str]:
         """Names of schedules that whoever writes what they owe can't read, by what that one has said of itself."""
         claim = self.last_claim()
@@ -131,6 +142,7 @@ class ScheduleStore:
             self._follower.catch_up()
         except LogUnavailable as error:
             raise SchedulesUnavailable(str(error)) from None
+        self._is_read = True
 
     # Writing. Blocks: not for an event loop.
 

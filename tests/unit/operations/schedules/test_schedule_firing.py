@@ -432,3 +432,14 @@ def test_ten_thousand_schedules_that_were_deleted_leave_nothing_in_the_metrics(
     consumed.partitions = {}
     firing.step()
     assert b'schedule="stays"' not in generate_latest(recorder.registry), "by a replica that writes no more, too"
+
+
+def test_where_there_are_no_schedules_there_are_no_producers(world: MemorySchedules) -> None:
+    """Each is a client of Kafka with threads and connections."""
+    firing, writes = world.firing(), []
+    for change in (lambda: None, world.put, lambda: world.store.delete("tick", 1, "me"), world.put):
+        change()
+        firing.step()
+        writes.append((firing.is_owner, any(id.startswith("firing.") for id in world.topic.epochs)))
+    assert writes == [(False, False), (True, True), (False, True), (True, True)]
+    assert seconds(world) == [5, 10]
