@@ -32,6 +32,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "the wheel rounds down": Mutant(
         "engine/partition/wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"
     ),
+    "a partition that owes a commit is not looked at": Mutant(
+        "engine/partition/partition.py",
+        "        self.uncommitted = True\n        self.agenda.stir(self)\n",
+        "        self.uncommitted = True\n",
+    ),
+    "a wheel is looked at when the last of its records is due": Mutant(
+        "engine/emission/emitter.py",
+        "lane.agenda.expect(lane, min(map(due_of, records)))",
+        "lane.agenda.expect(lane, max(map(due_of, records)))",
+    ),
     "what the client only infers is a fact": Mutant(
         "engine/commit/interval.py",
         "        if error is not None or message.offset() is None:\n"

@@ -16,12 +16,14 @@ from typing import Final
 from sidecar.engine.commit.settlement import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.partition.agenda import Agenda
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.engine.source_cuts import note_cut
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
+from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.ports import Intake, is_over
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
@@ -60,6 +62,7 @@ class Assignment:
         counters: EngineCounters,
     ) -> None:
         self.lanes: dict[tuple[str | None, int | None], SourcePartition] = {}
+        self.agenda = Agenda()  # of these
         self.joined = False
         self.not_taken_in = ""  # why the group refuses this process
         self.paused = False
@@ -67,6 +70,7 @@ class Assignment:
         self.recovery_s = 0.0
         self.since_ms: dict[TopicPartition, int] = {}  # of each that is here: when it was assigned, or began to run
         self.revoked_ms: dict[TopicPartition, tuple[int, int]] = {}  # gone in order: from when on, and done when
+        self._running: tuple[Condition, ...] | None = None
         self._swept_ms = 0
         self._intake = intake
         self._emitter = emitter
@@ -205,6 +209,8 @@ class Assignment:
             for lane in fresh:
                 self.lanes[lane.id] = lane
                 self.since_ms[lane.id] = now_ms
+            self.agenda.add(fresh)
+            self._running = None
             self.recovery_s = (now_ms - job.started_ms) / 1_000
             self._intake.begin({lane.id: lane.cuts.log_offset(lane.offsets.next) for lane in fresh})
             self._resume(fresh)
@@ -233,6 +239,16 @@ class Assignment:
         self._swept_ms = now_ms
         log.warning("where partitions begin stays unknown: ending what may hide the group's commits")
         self._settlement.sweep(self.lanes.values())
+
+    @property
+    def running(self) -> tuple[Condition, ...]:
+        """Partitions that are served, and since when: made anew only when they change."""
+        if self._running is None:
+            since_ms = self.since_ms
+            self._running = tuple(
+                Condition(Subject(Kind.RUNNING, *lane.id), since_ms[lane.id]) for lane in self.lanes.values()
+            )
+        return self._running
 
     @property
     def recovering(self) -> int:
@@ -303,6 +319,8 @@ class Assignment:
         for job in self._jobs:
             job.lanes -= gone
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
+        self.agenda.remove(leaving)
+        self._running = None
         for lane in leaving:
             self._out_of_range.pop(lane, None)
         self._emitter.drop(set(leaving))
@@ -317,12 +335,11 @@ class Assignment:
         """Wait until what was emitted is in the ledger and what the ledger has is in the overflow; False: in vain."""
         time = self._settlement.time
         deadline_s = time.monotonic_s() + DRAIN_S
-        everything: Iterable[SourcePartition] = [*self.lanes.values(), *leaving]
         while time.monotonic_s() < deadline_s and self._settlement.ready:
             now_ms = self._clock()
             if not self._settlement.hasten(quiet=True):
                 self._settlement.poll(POLL_S)
-            self._settlement.step(everything, now_ms, self._emitter)
+            self._settlement.step([*self.agenda, *leaving], now_ms, self._emitter)
             self._overflow.apply(leaving, now_ms)
             applying = any(change.ready for lane in leaving if lane.loss is None for change in lane.changes)
             if not self._settlement.unfinished(leaving) and (not applying or self._overflow.problem):

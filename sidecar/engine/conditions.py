@@ -34,27 +34,31 @@ class Waits:
         return [Condition(*one) for one in since_ms.items() if now_ms - one[1] >= WAIT_MIN_MS]
 
 
-def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int) -> Iterator[Condition]:
+def conditions_of(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int) -> tuple[Condition, ...]:
     """Conditions of partitions and targets, and of the process as far as assignment and emitter know them."""
-    lanes = assignment.lanes.values()
     begins = emitter.settlement.time.is_known  # nothing is read or emitted before the broker's clock was seen
-    for lane in lanes:
-        yield Condition(Subject(Kind.RUNNING if begins else Kind.RECOVERING, *lane.id), assignment.since_ms[lane.id])
-    for lane_id in assignment.recovering_lanes:
+    running = assignment.running if begins else ()
+    return (*running, *_others(assignment, emitter, waits, now_ms))
+
+
+def _others(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int) -> Iterator[Condition]:
+    begins = emitter.settlement.time.is_known
+    waiting = () if begins else tuple(lane.id for lane in assignment.lanes.values())
+    for lane_id in (*waiting, *assignment.recovering_lanes):
         yield Condition(Subject(Kind.RECOVERING, *lane_id), assignment.since_ms[lane_id])
     for lane_id, (since_ms, done_ms) in assignment.revoked_ms.items():
         if now_ms - done_ms <= REVOKED_TOLD_MS:
             yield Condition(Subject(Kind.REVOKED, *lane_id), since_ms)
-    for lane in lanes:
+    for lane in assignment.agenda:
         if lane.loss is not None:
             yield Condition(Subject(Kind.REBUILD, *lane.id))
-    yield from waits.step((*_at_gate(emitter.gate), *_behind_others(lanes)), now_ms)
+    yield from waits.step((*_at_gate(emitter.gate), *_behind_others(emitter.in_order.lanes)), now_ms)
     for target in emitter.redelivery.suspended(now_ms):
         yield Condition(Subject(Kind.SUSPENDED, target))
     handed_over_ms = min((one.batches[0][2] for one in emitter.settlement.in_flight if one.batches), default=now_ms)
     if now_ms - handed_over_ms >= WAIT_MIN_MS:
         yield Condition(Subject(Kind.SETTLE), handed_over_ms)
-    if assignment.paused and lanes and begins:
+    if assignment.paused and assignment.lanes and begins:
         yield Condition(Subject(Kind.PAUSED))
 
 

@@ -42,6 +42,7 @@ EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the gro
 PUBLISH_INTERVAL_MS: Final = 250
 PRESS_INTERVAL_MS: Final = 50
 PASS_INTERVAL_MS: Final = 2_000  # so often what holds no record, and no record follows, counts as read
+PASS_LANES_MAX: Final = 50  # partitions in one turn that are looked at for that
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
 OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
 RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
@@ -176,6 +177,7 @@ class Engine:
         self._parts = parts
         self._decider = parts.decider
         self._lanes = parts.assignment.lanes
+        self._agenda = parts.assignment.agenda
         self._rhythm = Rhythm(parts.settlement, parts.emitter, settings.settle_interval_ms)
         self._mailbox = Mailbox()
         self._stopping = threading.Event()
@@ -184,6 +186,8 @@ class Engine:
         self._now_ms = 0
         self._pressed_ms = 0
         self._passed_ms = 0
+        self._to_pass: list[SourcePartition] = []
+        self._followed: PolicyTable | None = None  # the table that all partitions were looked at by
         self._published_ms = 0
         parts.assignment.pause()  # until the time is known
 
@@ -197,18 +201,19 @@ class Engine:
         if records:
             self._accept(records, now_ms)
         parts.assignment.step(now_ms)
-        lanes = self._lanes.values()
-        emitted = self._hold_and_emit(lanes, now_ms) if self._knows_time else 0
+        emitted = self._hold_and_emit(now_ms) if self._knows_time else 0
         parts.settlement.poll(0)
-        self._rhythm.step(lanes, now_ms)
+        self._rhythm.step(self._agenda, now_ms)
         self._begin()
         if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
             self._pressed_ms = now_ms
-            parts.emitter.gate.follow(self.table, lanes, now_ms)
+            parts.emitter.gate.follow(self.table, self._agenda.topics, now_ms)
             self._press()
         if now_ms - self._passed_ms >= PASS_INTERVAL_MS or now_ms < self._passed_ms:
             self._passed_ms = now_ms
-            self._pass_marks(lanes)
+            self._to_pass = self._agenda.lanes
+        if self._to_pass:
+            self._pass_marks()
         if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
             self._published_ms = now_ms
             self.stats = parts.publisher.publish(now_ms)
@@ -220,19 +225,24 @@ class Engine:
             self._knows_time = True
             self._pressed_ms = 0  # intake begins in this turn
 
-    def _hold_and_emit(self, lanes: Collection[SourcePartition], now_ms: int) -> int:
-        parts = self._parts
-        for ready in parts.ordering.step(lanes, self.table, now_ms):
+    def _hold_and_emit(self, now_ms: int) -> int:
+        parts, lanes, table = self._parts, self._agenda, self.table
+        if table is not self._followed:
+            self._followed = table
+            lanes.stir_all()
+        for ready in parts.ordering.step(lanes, table, now_ms):
             self._hold(ready)
-        parts.quotas.step(lanes, self.table, now_ms)
+        parts.quotas.step(lanes, table, now_ms)
         records_held, bytes_held = self._in_memory()
         room = self._settings.wheel_records_max // 2 - records_held
         parts.overflow.step(lanes, now_ms, room if bytes_held < self._settings.wheel_bytes_max // 2 else 0)
         parts.rebuild.step(lanes, now_ms)
         parts.actions.step(now_ms)
-        for lane in lanes:
+        for lane in lanes.due(now_ms):
             parts.emitter.fire(lane, now_ms)
-        return self._emit(now_ms)
+        emitted = self._emit(now_ms)
+        lanes.settle_down()  # all have been looked at
+        return emitted
 
     def _emit(self, now_ms: int) -> int:
         """Emit, and hold what has found its target, which may let others of its id go: they go in the same turn."""
@@ -264,8 +274,8 @@ class Engine:
         lane.note_read(mark_of(run[-1]))
         if lane.cuts:
             offsets = list(map(lane.cuts.lane_offset, offsets))
-        near_ms = max(now_ms + self._parts.overflow.soon_ms, lane.promotion.reach.due_ms)
-        lane.touched = True
+        near_ms = self._parts.overflow.near_ms(lane, now_ms)
+        lane.touch()
         if lane.offsets.append_run(offsets):
             self._hold_run(lane, run, offsets, now_ms, near_ms)
             return
@@ -282,9 +292,14 @@ class Engine:
         if lane.vanished:
             self._lose(lane)
 
-    def _pass_marks(self, lanes: Collection[SourcePartition]) -> None:
-        """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag."""
-        idle = {lane.id: lane for lane in lanes if lane.offsets.low >= lane.offsets.next}
+    def _pass_marks(self) -> None:
+        """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag.
+
+        Nobody says that there is one: some partitions are asked about in each turn, until all were.
+        """
+        lanes, self._to_pass = self._to_pass[:PASS_LANES_MAX], self._to_pass[PASS_LANES_MAX:]
+        here = [lane for lane in lanes if not lane.leaving]
+        idle = {lane.id: lane for lane in here if lane.offsets.low >= lane.offsets.next}
         for place, offset in self._parts.intake.positions(list(idle)).items():
             lane = idle[place]
             lane.read_up_to(lane.cuts.lane_offset(offset))
@@ -335,6 +350,7 @@ class Engine:
     def _hold_arrived(self, arrived: Arrived) -> None:
         """Hold a record whose target had to be asked for. Where there is no such target, it has left."""
         lane, held, may_be_held = arrived
+        self._parts.overflow.keep_up(lane, self._now_ms)
         if not may_be_held:
             self._parts.ordering.gone(lane, held)
             self._parts.actions.turned_away(lane, held)
@@ -348,7 +364,7 @@ class Engine:
         settings, parts = self._settings, self._parts
         records_held, bytes_held = self._in_memory()
         pending = 0
-        for lane in self._lanes.values():
+        for lane in self._agenda:
             if lane.vanished:  # as its recovery found
                 self._lose(lane)
             waiting = lane.on_the_way
@@ -359,7 +375,8 @@ class Engine:
                 log.warning("intake waits: policies have changed too often while a record stays open", extra=extra)
             parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane) or crowded)
             pending += waiting if lane.loss is None else 0
-        pending += parts.actions.count + parts.ordering.count
+            pending += len(lane.order.queue) if lane.order is not None else 0
+        pending += parts.actions.count
         share = max(
             records_held / settings.wheel_records_max,
             bytes_held / settings.wheel_bytes_max,

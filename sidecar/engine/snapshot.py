@@ -1,8 +1,9 @@
 """Making `Stats` of what the engine's parts know."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.conditions import Waits, conditions_of
@@ -16,7 +17,64 @@ from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.model.condition import Condition, Kind, Subject
 from sidecar.model.ports import Time
 from sidecar.model.record import Outcome
-from sidecar.model.stats import RebuildProgress, Stats
+from sidecar.model.stats import QuotaUse, RebuildProgress, Stats
+
+
+class Share(NamedTuple):
+    """Part of one partition in the figures of its topic."""
+
+    wheel: int
+    overflow: int
+    parked: int
+    far: int  # in the overflow, and not in the wheel
+
+
+class Holdings:
+    """Records that the partitions hold, by topic, counted anew only for those that have changed."""
+
+    def __init__(self) -> None:
+        self.shares: dict[SourcePartition, Share] = {}
+        self.wheel: Counter[str] = Counter()
+        self.overflow: Counter[str] = Counter()
+        self.parked: Counter[str] = Counter()
+        self._with_parked: dict[SourcePartition, None] = {}  # what is parked there becomes less as time passes
+
+    def step(self, changed: Iterable[SourcePartition], now_ms: int) -> None:
+        """Count these anew, and those where time alone changes something."""
+        for lane in dict.fromkeys((*self._with_parked, *changed)):
+            if lane.order is not None:
+                lane.order.pass_time(now_ms)
+            if lane.leaving or lane.dropped:
+                self._add(lane.id.topic, self.shares.pop(lane, _NOTHING), -1)
+                self._with_parked.pop(lane, None)
+                continue
+            share = share_of(lane)
+            self._add(lane.id.topic, self.shares.get(lane, _NOTHING), -1)
+            self._add(lane.id.topic, share, 1)
+            self.shares[lane] = share
+            if share.parked:
+                self._with_parked[lane] = None
+            else:
+                self._with_parked.pop(lane, None)
+
+    def _add(self, topic: str, share: Share, sign: int) -> None:
+        self.wheel[topic] += sign * share.wheel
+        self.overflow[topic] += sign * share.overflow
+        self.parked[topic] += sign * share.parked
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """There is no partition of these any more."""
+        for topic in list(topics):
+            del self.wheel[topic], self.overflow[topic], self.parked[topic]
+
+
+_NOTHING = Share(0, 0, 0, 0)
+
+
+def share_of(lane: SourcePartition) -> Share:
+    """Part of a partition as of now."""
+    far = lane.overflow_held - lane.promotion.unsettled
+    return Share(lane.wheel.count, far + lane.on_the_way, lane.order.parked if lane.order is not None else 0, far)
 
 
 def progress_of(lane: SourcePartition, loss: Loss) -> RebuildProgress:
@@ -50,6 +108,8 @@ class Publisher:
         self._assignment = assignment
         self._overflow = overflow
         self._waits = Waits()
+        self._held = Holdings()
+        self._quotas: Mapping[str, QuotaUse] = MappingProxyType({})
         self.near_due_ms = -1  # when the next record in a wheel is due
         self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
         self.held_for_ms: Mapping[str, int] = {}  # by topic: how long from now what the overflow has may be held
@@ -77,19 +137,9 @@ class Publisher:
 
     def publish(self, now_ms: int) -> Stats:
         """The snapshot as of now."""
-        lanes = self._assignment.lanes.values()
-        wheel: Counter[str] = Counter()
-        overflow: Counter[str] = Counter()
-        parked: Counter[str] = Counter()
-        unseen_ms = now_ms  # what the overflow has may be due since then: a Redis that is away doesn't say
-        for lane in lanes:
-            far = lane.overflow_held - sum(window.unsettled for window in lane.promotion.windows)
-            if far and lane.promotion.cursor > NOWHERE:
-                unseen_ms = min(unseen_ms, lane.promotion.cursor.due_ms)
-            wheel[lane.id.topic] += lane.wheel.count
-            overflow[lane.id.topic] += far + lane.on_the_way
-            parked[lane.id.topic] += lane.order.parked if lane.order is not None else 0
+        lanes, held = self._assignment.lanes, self._follow(now_ms)
         gate, tally = self._emitter.gate, self._tally
+        wheel, overflow, parked = Counter(held.wheel), held.overflow, held.parked
         wheel.update(gate.by_topic())  # not `+=`: that would drop the topics of which nothing is held
         topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
         gate.pass_time(now_ms)
@@ -105,17 +155,19 @@ class Publisher:
             quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
             targets=MappingProxyType(gate.flows()),
             suspended=tuple(self._emitter.redelivery.suspended(now_ms)),
-            quotas=MappingProxyType(uses_of(lanes)),
+            quotas=self._quotas,
             lateness=tally.lateness(),
             early=tally.early,
-            oldest_overdue_ms=max(now_ms - min(unseen_ms, oldest_ms if oldest_ms >= 0 else now_ms), 0),
+            oldest_overdue_ms=max(now_ms - min(self._unseen_ms(now_ms), oldest_ms if oldest_ms >= 0 else now_ms), 0),
             next_due_ms=self.near_due_ms if self.near_due_ms >= 0 else self.far_due_ms,
             partitions_assigned=len(lanes),
             partitions_recovering=self._assignment.recovering,
             partitions_paused=len(lanes) if self._assignment.paused else 0,
             rebalances=self._assignment.rebalances,
             recovery_s=self._assignment.recovery_s,
-            rebuilding=tuple(progress_of(lane, loss) for lane in lanes if (loss := lane.loss) is not None),
+            rebuilding=tuple(
+                progress_of(lane, loss) for lane in self._assignment.agenda if (loss := lane.loss) is not None
+            ),
             rebuilds=tally.rebuilds,
             rebuilt=MappingProxyType(dict(tally.rebuilt)),
             lost=MappingProxyType(dict(tally.lost)),
@@ -133,6 +185,23 @@ class Publisher:
                 *((Condition(Subject(Kind.REDIS)),) if self._overflow.problem else ()),
             ),
         )
+
+    def _follow(self, now_ms: int) -> Holdings:
+        """Count what the partitions hold, of which only some have changed."""
+        held, agenda = self._held, self._assignment.agenda
+        changed = agenda.take_changed()
+        held.step(changed, now_ms)
+        held.forget(held.wheel.keys() - agenda.topics.keys())
+        if any(lane.quota is not None for lane in changed) or (changed and self._quotas):
+            self._quotas = MappingProxyType(uses_of(held.shares))
+        return held
+
+    def _unseen_ms(self, now_ms: int) -> int:
+        """Since when something that the overflow has may be due: a Redis that is away doesn't say."""
+        if self._overflow.read_until_ms >= now_ms:
+            return now_ms
+        cursors = [lane.promotion.cursor for lane, share in self._held.shares.items() if share.far]
+        return min([now_ms, *(cursor.due_ms for cursor in cursors if cursor > NOWHERE)])
 
     def _warnings(self) -> tuple[str, ...]:
         waiting = self._assignment.turned_away

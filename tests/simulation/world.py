@@ -13,6 +13,7 @@ from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow, NewOverflow
 from tests.simulation.fake_time import Machine, VirtualClock
 from tests.simulation.fake_transactions import Coordinator
+from tests.simulation.full_walk import check_agenda
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import ORDERS, QUARANTINE, SOURCES, TARGETS, Workload, rulebook
@@ -329,6 +330,7 @@ class World:
             assert lane.imbalance == 0, f"{lane.id}: imbalance {lane.imbalance}"
             assert lane.wheel.count == lane.wheel.recount()
             assert lane.promotion.watermark <= lane.promotion.cursor
+        check_agenda(replica)
         held = replica.records_in_wheels()
         assert held <= replica.emitter.load.records <= held + ready, (
             f"load {replica.emitter.load.records}, wheels {held}, ready {ready}"

@@ -48,7 +48,9 @@ class Unmoved(Random):
 
 
 class Bench:
-    """A broker with a source of one partition, an overflow, and one replica."""
+    """A broker with a source, an overflow, and one replica."""
+
+    source_partitions = 1
 
     def __init__(
         self,
@@ -59,7 +61,8 @@ class Bench:
     ) -> None:
         self.clock = VirtualClock()
         self.broker = Broker(self.clock)
-        for topic in (SOURCE, "mail", "other", "dead", QUARANTINE):
+        self.broker.create(SOURCE, self.source_partitions)
+        for topic in ("mail", "other", "dead", QUARANTINE):
             self.broker.create(topic, 1)
         self.broker.create(LEDGER.name, LEDGER.partitions)
         self.delay_ms = ROUND_TRIP_MS // 2
@@ -80,7 +83,7 @@ class Bench:
     def new_replica(self) -> Replica:
         replica = Replica(self.shared, self.shape, self.tables[max(self.tables)])
         self.group.join(replica.intake)
-        self.group.wanted[LANE] = replica.intake
+        self.group.wanted.update(dict.fromkeys(self.group.lanes, replica.intake))
         return replica
 
     def restart(self) -> None:
@@ -94,13 +97,16 @@ class Bench:
         delay_ms: int | None = None,
         headers: Headers | None = None,
         key: bytes | None = b"k",
+        partition: int = 0,
     ) -> int:
         """A record with this delay; returns its offset."""
         named = list(headers or [])
         if delay_ms is not None:
             named.append(("tickover-delay", b"%d" % delay_ms))
         stamp = (CREATE_TIME, self.clock.now_ms)
-        return self.broker.append(SOURCE, 0, FakeRecord((SOURCE, 0, -1), stamp, (key, value), named)).offset()
+        return self.broker.append(
+            SOURCE, partition, FakeRecord((SOURCE, partition, -1), stamp, (key, value), named)
+        ).offset()
 
     def step(self, ms: int = 1) -> None:
         self.clock.advance(ms)

@@ -80,7 +80,7 @@ def probe_clock(lanes: Iterable[SourcePartition], time: Time) -> None:
     """Now and then a block, even an empty one, has to show the broker's clock."""
     lane = next(iter(lanes), None)
     if lane is not None and time.probe_due():
-        lane.touched = True
+        lane.touch()
 
 
 def build_block(lane: SourcePartition, now_ms: int, ledger: LedgerTopic) -> PendingBlock:
@@ -178,7 +178,7 @@ def restore_sealed(lane: SourcePartition, seal: PendingBlock) -> None:
     """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
     lane.overflow_sealed += seal.promoted
     lane.promotion.overtaken_sealed.difference_update(seal.block.settled.offsets)
-    lane.touched = True
+    lane.touch()
     lane.departed[:0] = seal.silent  # the others are produced again
     if seal.change is not None:
         seal.change.sealed = False

@@ -89,8 +89,8 @@ class Filling:
         """A block, an empty one if need be, for each partition of the ledger that will get some: so it joins the
         transaction ahead of its end. The first record for a partition waits until the coordinator knows of it.
         """
-        emitting, joined = set(transaction.interval.owners), set[int]()
-        for lane in lanes:
+        emitting, joined = dict.fromkeys(transaction.interval.owners), set[int]()
+        for lane in dict.fromkeys((*emitting, *lanes)):
             partition = self._ledger.partition_of(lane.id)
             if not lane.dropped and partition not in joined and (lane in emitting or has_news(lane)):
                 joined.add(partition)
@@ -111,7 +111,7 @@ class Filling:
             transaction.doomed = True
             return
         interval.give_to_lanes()
-        for lane in lanes:
+        for lane in dict.fromkeys((*interval.owners, *lanes)):  # what is emitted needs its blocks beside it
             if not lane.dropped:
                 self._seal_all(transaction, lane, now_ms)
 
@@ -157,7 +157,7 @@ class Filling:
                 raise self._ledger.refused(block.lane.id, block.error)
             restore_sealed(block.lane, block.seal)
         for lane, _ in transaction.states:
-            lane.uncommitted = True
+            lane.owe_commit()
 
     def _seal_all(self, transaction: Transaction, lane: SourcePartition, now_ms: int) -> None:
         while has_news(lane):
@@ -172,7 +172,7 @@ class Filling:
         block = SealedBlock(lane, seal, self._time.boot_ms)
         self._write(transaction, block)
         transaction.blocks.append(block)
-        lane.uncommitted = True
+        lane.owe_commit()
         take_sealed(lane, seal)
 
     def _write(self, transaction: Transaction, block: SealedBlock) -> None:
@@ -267,7 +267,8 @@ class ExactlyOnce:
         """See the port. Where there are lanes, the two that take turns end it by their next commits."""
         held = False
         for lane in lanes:
-            lane.uncommitted = held = True  # if all is quiet, there is a commit now
+            held = True
+            lane.owe_commit()  # if all is quiet, there is a commit now
         if held:
             self._remaker.want()
         else:

@@ -105,9 +105,9 @@ class CommitInterval:
     def give_to_lanes(self) -> None:
         """Hand the records to their lanes, which seal them from now on."""
         for lane, batch, _ in self.batches:
-            lane.settled += batch
+            lane.emitted(batch)
         for lane, departure in self.departures:
-            lane.departed.append(departure)
+            lane.depart((departure,))
 
     def is_early(self, now_ms: float) -> bool:
         """Something of it isn't due: it was handed over before the clock was set back."""

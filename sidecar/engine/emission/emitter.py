@@ -71,7 +71,11 @@ class Emitter:
 
     def to_wheel(self, lane: SourcePartition, records: Sequence[Held]) -> None:
         """Hold records in a lane's wheel."""
+        if not records:
+            return
         lane.wheel.insert_all(records)
+        lane.agenda.expect(lane, min(map(due_of, records)))
+        lane.agenda.stir(lane)
         self.load.add(records)
         if any(map(_trailer, records)):
             lane.ids.know(records)
@@ -80,12 +84,18 @@ class Emitter:
         """Take a record out of its lane's wheel, or of what waits at the gate: it will not fire."""
         if not self.gate.withdraw(lane, held):
             lane.wheel.cancel(held.offset)
+            lane.agenda.stir(lane)
         self.load.remove((held,))
 
     def fire(self, lane: SourcePartition, now_ms: int) -> None:
         """Take what is due out of a lane's wheel."""
         self._fired_ms = max(self._fired_ms, now_ms)
-        if fired := self.in_order.fired(lane, lane.wheel.advance(now_ms)):
+        due = lane.wheel.advance(now_ms)
+        if (soonest_ms := lane.wheel.soonest_ms()) >= 0:
+            lane.agenda.expect(lane, soonest_ms)
+        if due:
+            lane.agenda.stir(lane)
+        if fired := self.in_order.fired(lane, due):
             self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
 
     def _let_go(self, lane: SourcePartition, due: list[Held]) -> None:

@@ -11,7 +11,7 @@ back together. In `at_least_once` a record that the brokers refuse may come afte
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from sidecar.engine.emission.due_queue import Batch
@@ -100,6 +100,11 @@ class InOrder:
         return {held.target for order in ordered for held in order.waiting if held.offset in order.isolated}
 
     # --- for the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def lanes(self) -> Collection[SourcePartition]:
+        """Lanes in which a record has fired that isn't settled, and perhaps others."""
+        return self._lanes.keys()
 
     @property
     def count(self) -> int:

@@ -11,7 +11,7 @@ through. Then they are emitted and settled as any other; one that comes back fro
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from policies.table import EMPTY_TABLE, PolicyTable, TargetLimits, is_limiting, limits_of
@@ -156,7 +156,7 @@ class RateLimiter:
         self._table = EMPTY_TABLE
         self._limited: dict[str, TargetQueue] = {}  # by target
         self._free: set[str] = set()  # targets that nothing limits
-        self._owned: Counter[str] = Counter()  # partitions of each source that this process has
+        self._owned: Mapping[str, int] = {}  # partitions of each source that this process has
         self._seen: Mapping[str, int] = {}  # `sources`, as of the last look
         self._now_ms = 0
 
@@ -167,15 +167,14 @@ class RateLimiter:
 
     # --- what limits whom -----------------------------------------------------------------------------------------
 
-    def follow(self, table: PolicyTable, lanes: Iterable[SourcePartition], now_ms: int) -> None:
-        """Keep up with the policies, and with which partitions this process has."""
+    def follow(self, table: PolicyTable, owned: Mapping[str, int], now_ms: int) -> None:
+        """Keep up with the policies, and with how many partitions of each source this process has."""
         self._now_ms = now_ms
         if table is not self._table:
             self.active = is_limiting(table)
         elif not self.active and not self._limited:
             return
         self._limited = {target: line for target, line in self._limited.items() if not line.is_over}
-        owned = Counter(lane.id.topic for lane in lanes)
         if table is self._table and owned == self._owned and self.sources is self._seen:
             return
         self._table, self._owned, self._seen = table, owned, self.sources
@@ -198,8 +197,8 @@ class RateLimiter:
 
     def _resize(self, target: str, line: TargetQueue) -> None:
         limits = limits_of(target, self._seen, self._table)
-        everywhere = sum(max(self._seen[source], self._owned[source]) for source in limits.sources)
-        here = sum(self._owned[source] for source in limits.sources)
+        everywhere = sum(max(self._seen[source], self._owned.get(source, 0)) for source in limits.sources)
+        here = sum(self._owned.get(source, 0) for source in limits.sources)
         # With a share of nothing, a record that was decided by a former policy would wait for ever.
         line.resize(limits, max(here, 1) / max(everywhere, 1), self._now_ms)
 

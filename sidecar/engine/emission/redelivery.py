@@ -133,7 +133,7 @@ class Redelivery:
         """Decide on one refused record: emit it again, ask about its topic again, or quarantine it."""
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and name in exits.TRANSACTION_FAILED:
-            lane.touched = True  # one with nothing in it would never end, and nobody would ask its producer
+            lane.touch()  # one with nothing in it would never end, and nobody would ask its producer
             raise BufferError("the open transaction has failed: nothing more goes into it")
         if name in exits.GIVEN_UP:
             self._again(lane, parcel)

@@ -196,7 +196,7 @@ class Actions:
             held.due_ms, held.offset, outcome, "", "", None, None, [], held.policy, held.attempt, held_id(held),
             related, carried, held.size,
         )  # fmt: skip
-        lane.departed.append(departure)
+        lane.depart((departure,))
 
     # --- what is asked for ----------------------------------------------------------------------------------------
 
@@ -307,4 +307,4 @@ def _apply(lane: SourcePartition, control: Control, related: int) -> None:
     departure = Diverted(
         control.at_ms, control.offset, Outcome.APPLIED, "", "", None, None, [], control.policy, 0, control.id, related
     )
-    lane.departed.append(departure)
+    lane.depart((departure,))

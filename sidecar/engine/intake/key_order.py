@@ -110,13 +110,7 @@ class Ordering:
         self._table: PolicyTable | None = None
         self._orders: dict[str, OrderPolicy | None] = {}  # by the policy's label
         self._names: dict[str, frozenset[str]] = {}  # policies that order, by source topic
-        self._lanes: list[tuple[SourcePartition, Order]] = []
         self._scans: dict[SourcePartition, OverflowScan] = {}
-
-    @property
-    def count(self) -> int:
-        """How many records wait here to be held."""
-        return sum(len(order.queue) for _, order in self._lanes)
 
     def waits(self, lane: SourcePartition) -> bool:
         """Whether this lane's intake should wait."""
@@ -142,7 +136,7 @@ class Ordering:
             if not names:
                 return
             order = lane.order = Order(self._key_of)
-            self._lanes.append((lane, order))
+            lane.agenda.stir(lane)
         elif names == order.names:
             return
         fresh, order.names = names - order.names, names
@@ -178,16 +172,19 @@ class Ordering:
         return any(self._key_of(held_of(record) or refused_of(record)) is not None for record in records)
 
     def step(self, lanes: Iterable[SourcePartition], table: PolicyTable, now_ms: int) -> list[ReadyToHold]:
-        """Look after lanes from their first moment on; returns what waited for something that has come."""
-        if table.orders:
-            for lane in lanes:
-                self.watch(lane, table)
-        self._lanes = [(lane, order) for lane, order in self._lanes if not (lane.dropped or lane.leaving)]
+        """Look after lanes from their first moment on; returns what waited for something that has come.
+
+        `lanes`: all that are new or have work, and all when the table is new.
+        """
         for lane in [lane for lane in self._scans if lane.dropped or lane.leaving]:
             del self._scans[lane]
         ready = []
-        for lane, order in self._lanes:
-            order.pass_time(now_ms)
+        for lane in lanes:
+            if table.orders:
+                self.watch(lane, table)
+            order = lane.order
+            if order is None or lane.dropped or lane.leaving:
+                continue
             if order.sought:
                 self._look(lane, order, now_ms)
             elif lane.offsets.next >= lane.recovered_until and not order.queue:
@@ -200,6 +197,7 @@ class Ordering:
     def _go_on(self, lane: SourcePartition, order: Order, now_ms: int) -> ReadyToHold | None:
         ready = Read([], [], [])
         near_ms = self._near_ms(lane, now_ms)
+        order.pass_time(now_ms)
         while order.queue and not order.sought:
             item = order.queue[0]
             held = held_of(item.record)
@@ -216,7 +214,7 @@ class Ordering:
         return ReadyToHold(lane, ready, near_ms) if any(ready) else None  # a list of it has something
 
     def _near_ms(self, lane: SourcePartition, now_ms: int) -> int:
-        return max(now_ms + self._overflow.soon_ms, lane.promotion.reach.due_ms)
+        return self._overflow.near_ms(lane, now_ms)
 
     def _behind(self, lane: SourcePartition, order: Order, key: Key, held: Held, now_ms: int) -> Held | Diverted | None:
         """The record as it takes its place behind the one before it; None: it has to wait."""

@@ -71,13 +71,16 @@ class Quotas:
         return limits
 
     def step(self, lanes: Iterable[SourcePartition], table: PolicyTable, now_ms: int) -> None:
-        """Look after lanes from their first moment on, and read on what their overflow has."""
+        """Look after lanes from their first moment on, and read on what their overflow has.
+
+        `lanes`: all that are new, and all when the table is.
+        """
         for lane, scan in list(self._scans.items()):
             if lane.quota is None or lane.dropped or lane.leaving:
                 del self._scans[lane]
             else:
                 lane.quota.found(scan.step(self._rebuild, now_ms))
-        for lane in lanes:
+        for lane in dict.fromkeys((*self._scans, *lanes)):
             self.watch(lane, table)
 
     # --- what was read --------------------------------------------------------------------------------------------

@@ -341,6 +341,11 @@ class Order:
         """Records that have fired and are not handed over."""
         return [held for chain in self.chains.values() for held in chain.waiting]
 
+    @property
+    def is_restless(self) -> bool:
+        """Whether it is to be looked at each turn, until what it waits for has come or its time has passed."""
+        return bool(self.queue or self.sought or self._left or self._before is not None)
+
     def oldest_due_ms(self) -> int:
         """Due time of what has waited longest of it, -1 when none waits."""
         return min((chain.waiting[0].due_ms for chain in self.chains.values() if chain.waiting), default=-1)

@@ -24,6 +24,7 @@ from operator import attrgetter
 from typing import Final
 
 from policies.headers import OFFSET_MAX
+from sidecar.engine.partition.agenda import Agenda
 from sidecar.engine.partition.change_block import FOREIGN, ChangeBlock, Loss
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.progress import NOWHERE, LedgerMarks, OffsetMap, PromotionWindows
@@ -154,10 +155,40 @@ class SourcePartition:
     found: int = 0  # in the overflow, beyond what its count said when the lane came: see `_count_found`
     vanished: list[int] = field(default_factory=list)  # offsets of records that were held and are gone from the source
     lost: int = 0  # given up after a rebuild, since neither source nor ledger has them any more
+    agenda: Agenda = field(default_factory=Agenda)  # of those that it is served with
     here: bytes = b""
 
     def __post_init__(self) -> None:
         self.here, self.held_at_start = f"{self.id.topic}/{self.id.partition}/".encode(), self.overflow_held
+
+    # --- news ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it has nothing to do until a record comes or falls due, or somebody asks for something."""
+        has_news = self.touched or self.uncommitted or self.settled or self.departed or self.puts or self.changes
+        waits = self.loss is not None or self.intake_held or self.tidy_asked or self.vanished or self.crowded_by_runs
+        return not (has_news or waits or (self.order is not None and self.order.is_restless))
+
+    def touch(self) -> None:
+        """Have it write a block, be it an empty one."""
+        self.touched = True
+        self.agenda.stir(self)
+
+    def owe_commit(self) -> None:
+        """Have it commit where it is."""
+        self.uncommitted = True
+        self.agenda.stir(self)
+
+    def emitted(self, records: Sequence[Held]) -> None:
+        """Records are handed over for good: the next block settles them."""
+        self.settled += records
+        self.agenda.stir(self)
+
+    def depart(self, departures: Sequence[Diverted]) -> None:
+        """Records have left another way: the next block says so."""
+        self.departed += departures
+        self.agenda.stir(self)
 
     # --- intake -------------------------------------------------------------------------------------------------
 
@@ -174,7 +205,7 @@ class SourcePartition:
         if offset > self.offsets.next:
             self._close_gap(offset)
             self.offsets.next = offset
-            self.touched = True
+            self.touch()
 
     @property
     def read_until(self) -> int:
@@ -189,12 +220,13 @@ class SourcePartition:
         """The source's log was cut back: what it has from there on was never read. What was, is held on."""
         self.cuts = self.cuts.then(log_offset, self.read_until)
         self.read_marks = below(self.read_marks, log_offset)
-        self.touched = self.uncommitted = True
+        self.touch()
+        self.owe_commit()
 
     def _close_gap(self, until: int) -> None:
         """Offsets that the source doesn't have (control records, compaction) count as done."""
         self.offsets.close_gap(until)
-        self.uncommitted = True
+        self.owe_commit()
         for offset in [offset for offset in self.entries if offset < until]:
             self._give_up(offset)
 
@@ -209,7 +241,7 @@ class SourcePartition:
         """From this offset on, records are decided by this version of the policy table."""
         if not self.runs or self.runs[-1][1] != version:
             self.runs.append((offset, version))
-            self.touched = True
+            self.touch()
 
     def redo(self, held: Held) -> bool:
         """A record whose overflow entry is known from before a crash was read again: its change block can have it.
@@ -252,6 +284,7 @@ class SourcePartition:
     def put(self, records: Sequence[Held]) -> None:
         """Put records on their way to the overflow: they go there with the next blocks."""
         self.puts += records
+        self.agenda.stir(self)
         self.puts_due_ms = min(self.puts_due_ms, min(map(due_of, records), default=OFFSET_MAX))
 
     # --- cursor -------------------------------------------------------------------------------------------------
@@ -265,6 +298,7 @@ class SourcePartition:
 
     def promoted(self, start: Position, records: Sequence[Held], cursor: Position) -> list[Held]:
         """Take in what a promotion copied from the overflow; returns what goes into the wheel."""
+        self.agenda.stir(self)
         fresh = self.promotion.without_skipped(records)
         if fresh and max(map(_offset, fresh)) >= self.offsets.low:
             fresh = self._without_open(fresh)
@@ -339,7 +373,7 @@ class SourcePartition:
         """Give up a record that was read and can't be put together any more."""
         self.offsets.done[offset - self.offsets.base] = 1
         self.lost += 1
-        self.uncommitted = True
+        self.owe_commit()
         for change in self.changes:
             change.missing.discard(offset)
 
@@ -412,7 +446,7 @@ class SourcePartition:
         if self.order is not None:
             self.order.settled(offsets)
         self.settled_count += len(offsets)
-        self.uncommitted = True
+        self.owe_commit()
 
     def applied(self, change: ChangeBlock) -> None:
         """The overflow has acknowledged a change block: its records are in its care, their offsets are done."""
@@ -429,7 +463,7 @@ class SourcePartition:
         self.ids.forget(held for held in change.records.values() if held.offset not in skip)
         if self.order is not None:
             self.order.on_the_way.difference_update(change.records)
-        self.uncommitted = True
+        self.owe_commit()
 
     def advance_low(self) -> int:
         """Move `low` over what is done; returns it."""
@@ -443,7 +477,8 @@ class SourcePartition:
     def repeat_state(self, now_ms: int, interval_ms: int) -> None:
         """Without news for so long, it says again where it is: blocks and commits expire."""
         if now_ms - self.ledger.block_ms >= interval_ms:
-            self.touched = self.uncommitted = True
+            self.touch()
+            self.owe_commit()
 
     def recovery_pointer(self) -> int:
         """See `LedgerMarks`."""
@@ -459,6 +494,7 @@ class SourcePartition:
         if self.loss is None:
             log.error("Redis lost data of a partition", extra={"source_partition": str(self.id), "detail": detail})
             self.loss = self.loss_of(hw, detail)
+            self.agenda.stir(self)
 
     def loss_of(self, hw: int, detail: str) -> Loss:
         """Numbers from before the lane's first are of a former topic of this name: an old copy may bring them back."""

@@ -22,6 +22,7 @@ from sidecar.model.record import Held
 
 _size: Final = itemgetter(Held._fields.index("size"))
 FIRED_MAX: Final = 200_000  # records taken at a time, in whole buckets
+LOOKED_AT_MAX: Final = 64  # buckets, for when the next one fires
 
 
 class Wheel:
@@ -94,6 +95,18 @@ class Wheel:
         firing = (tick for tick in sorted(buckets) if any(held.offset not in cancelled for held in buckets[tick]))
         first = next(firing, None)
         return -1 if first is None else first * self.tick_ms
+
+    def soonest_ms(self) -> int:
+        """Before when nothing fires, -1 when the wheel is empty. The time of its next bucket where it has few, or where
+        that is near; looks at `LOOKED_AT_MAX` at most.
+        """
+        buckets, first = self.buckets, self._fired_tick + 1
+        if not buckets:
+            return -1
+        if len(buckets) <= LOOKED_AT_MAX:
+            return min(buckets) * self.tick_ms
+        end = first + LOOKED_AT_MAX
+        return next((tick for tick in range(first, end) if tick in buckets), end) * self.tick_ms
 
     def recount(self) -> int:
         """Number of records by looking at every bucket, to be compared with `count`."""

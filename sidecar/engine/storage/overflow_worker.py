@@ -11,16 +11,16 @@ The cursor's rules:
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.engine.storage.cursors import Cursors
 from sidecar.engine.storage.loss_check import LossCheck
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
@@ -40,7 +40,6 @@ CHANGES_PER_JOB_MAX: Final = 64
 JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
-_cursor: Final = attrgetter("promotion.cursor")
 PASSED_OVER: Final = (
     "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
     "has there is decided as it is read"
@@ -106,6 +105,7 @@ class OverflowWorker:
         self._finding = 0
         self._coming = 0  # records that promotions under way may bring
         self._loss_check = LossCheck(overflow)
+        self._cursors = Cursors()
         self._refuses_writes = False
         self._now_ms = 0
         self._retry_at_ms = 0
@@ -116,9 +116,13 @@ class OverflowWorker:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def step(self, lanes: Iterable[SourcePartition], now_ms: int, room: int) -> None:
-        """Take results in, then apply what is committed and promote what the wheel has room for (`room` records)."""
+        """Take results in, then apply what is committed and promote what the wheel has room for (`room` records).
+
+        `lanes`: all that have work. Who has something in the overflow is known from its first step on.
+        """
         for lane in lanes:
             self._overtake(lane, now_ms)
+            self.keep_up(lane, now_ms)
         self.apply(lanes, now_ms)
         self._check(lanes)
         # Questions about ids, or about a loss, must not keep promotions waiting.
@@ -126,11 +130,17 @@ class OverflowWorker:
         if not self._may_retry(now_ms) or len(self._jobs) >= jobs_max:
             return
         room -= self._coming
-        for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
+        for lane in self._cursors.behind(now_ms + self.horizon_ms - self._step_ms) if room > 0 else ():
+            self._cursors.put_aside(lane)
+            if lane.promotion.promised is None and lane.loss is None:
+                room -= self._promote(lane, room)
+                self._tidy(lane)
+            if len(self._jobs) >= jobs_max or room <= 0:
+                return
+        for lane in lanes:
             if len(self._jobs) >= jobs_max:
                 return
             if lane.promotion.promised is None and not lane.dropped and lane.loss is None:
-                room -= self._promote(lane, room)
                 self._tidy(lane)
 
     def apply(self, lanes: Iterable[SourcePartition], now_ms: int) -> None:
@@ -217,6 +227,7 @@ class OverflowWorker:
             for lane, change in ready:
                 lane.changes.popleft()
                 lane.overflow_used = True
+                self._cursors.note(lane)
                 lane.applied(change)
 
         def unapplied() -> None:
@@ -227,6 +238,16 @@ class OverflowWorker:
 
     # --- the cursor -----------------------------------------------------------------------------------------------
 
+    @property
+    def used(self) -> Collection[SourcePartition]:
+        """Lanes that may have something in the overflow."""
+        return self._cursors.lanes
+
+    @property
+    def read_until_ms(self) -> int:
+        """Up to when all is read that any lane has in the overflow, at least: epoch milliseconds."""
+        return self._cursors.first_ms
+
     def _overtake(self, lane: SourcePartition, now_ms: int) -> None:
         """Put into the wheel now what falls due before the overflow can have it."""
         if lane.puts or lane.changes:
@@ -234,21 +255,35 @@ class OverflowWorker:
             if soon:
                 self._to_wheel(lane, soon)
 
+    def near_ms(self, lane: SourcePartition, now_ms: int) -> int:
+        """Until when records read now go into the wheel, epoch ms."""
+        self.keep_up(lane, now_ms)
+        return max(now_ms + self.soon_ms, lane.promotion.reach.due_ms)
+
+    def keep_up(self, lane: SourcePartition, now_ms: int) -> None:
+        """Move the cursor of a lane that has nothing in the overflow: it stays while nobody needs it. That of another
+        one is moved by promotions.
+        """
+        if lane.overflow_used:
+            self._cursors.note(lane)
+            return
+        start = lane.promotion.cursor
+        if lane.loss is None and start.due_ms <= now_ms + self.horizon_ms - self._step_ms:
+            lane.promotion.cursor = max(start, self._until(lane, now_ms))
+
+    def _until(self, lane: SourcePartition, now_ms: int) -> Position:
+        """How far a lane's cursor may move."""
+        earliest = lane.earliest_put()
+        goal = Position(now_ms + self.horizon_ms, OFFSET_MAX)
+        return min(goal, Position(earliest.due_ms, earliest.offset - 1))
+
     def _promote(self, lane: SourcePartition, room: int) -> int:
         """Move one lane's cursor; returns how many records may come of it."""
-        start = lane.promotion.cursor
-        if start.due_ms > self._now_ms + self.horizon_ms - self._step_ms:
-            return 0
-        earliest = lane.earliest_put()
-        goal = Position(self._now_ms + self.horizon_ms, OFFSET_MAX)
-        until = min(goal, Position(earliest.due_ms, earliest.offset - 1))
+        start, until = lane.promotion.cursor, self._until(lane, self._now_ms)
         if until <= start:
             return 0
-        if not lane.overflow_used:  # nothing was ever written there: there is nothing to read
-            lane.promotion.cursor = until
-            return 0
         enough = start.due_ms - self._now_ms > self.horizon_ms // 2
-        if room <= 0 or (enough and until.due_ms - start.due_ms < self._step_ms):
+        if enough and until.due_ms - start.due_ms < self._step_ms:
             return 0
         records_max = min(room, PROMOTION_RECORDS_MAX)
         lane.promotion.promised = until
@@ -284,8 +319,9 @@ class OverflowWorker:
         """Clean up what is settled and bring near what comes near, a bounded step at a time. Asked by housekeeping."""
         for lane in lanes:
             lane.tidy_asked = lane.overflow_used
+            lane.agenda.stir(lane)
             if lane.overflow_used and lane.ledger.committed_watermark < lane.promotion.watermark:
-                lane.uncommitted = True  # a lane at rest settles nothing, and its last copies would stay
+                lane.owe_commit()  # a lane at rest settles nothing, and its last copies would stay
 
     def _tidy(self, lane: SourcePartition) -> None:
         if not lane.tidy_asked:
@@ -296,6 +332,7 @@ class OverflowWorker:
 
         def tidied(remaining: int) -> None:
             lane.tidy_asked = remaining > 0
+            lane.agenda.stir(lane)
 
         self._submit([lane], lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None, writes=True)
 
@@ -332,7 +369,7 @@ class OverflowWorker:
         check, now_ms = self._loss_check, self._now_ms
         if not (self._may_retry(now_ms) and check.is_due(now_ms)):
             return
-        asked = check.begin(lanes, now_ms)
+        asked = check.begin(self._cursors.lanes, now_ms)
         if self.problem and (self._refuses_writes or not asked) and not any(lane.changes for lane in lanes):
             self._forget_problem()  # with the partitions that had it: nobody waits for Redis any more
         if asked:

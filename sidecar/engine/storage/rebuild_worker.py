@@ -213,7 +213,8 @@ def _correct(lane: SourcePartition, lost: int) -> None:
     lane.overflow_sealed -= lost
     lane.lost += lost
     lane.loss = None
-    lane.touched = lane.uncommitted = True  # the next block and commit have the corrected count
+    lane.touch()  # the next block and commit have the corrected count
+    lane.owe_commit()
 
 
 def _size(lane: SourcePartition) -> int:

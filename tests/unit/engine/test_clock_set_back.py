@@ -36,7 +36,7 @@ def set_back(bench: Bench, ms: int = BACK_MS) -> int:
     """
     before_ms = bench.replica.time.now_ms()
     bench.clock.brokers_ahead_ms -= ms
-    bench.lane.touched = True
+    bench.lane.touch()
     bench.wait_until(lambda: bench.replica.time.now_ms() < before_ms, 2_000)
     if bench.coordinator is not None:
         return 0  # nothing is for good that this block is not

@@ -74,7 +74,7 @@ def test_what_was_overtaken_on_its_way_to_redis_is_counted_there_after_a_crash(b
     bench.wait_until(lambda: bench.lane.wheel.count == 2)
     away = False
     bench.wait_until(lambda: bench.lane.acknowledged == 2 and bench.lane.promotion.windows)
-    bench.lane.touched = True
+    bench.lane.touch()
     bench.run(100)
     bench.restart()
     counts = []

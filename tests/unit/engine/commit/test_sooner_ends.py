@@ -98,7 +98,7 @@ def test_a_block_that_was_written_ahead_for_a_lost_partition_is_never_committed(
     bench = Bench(trouble=str)
     settlement, now_ms = settlement_of(bench), bench.clock.now_ms
     transaction = Transaction(CommitInterval(settlement.open.output))
-    bench.lane.touched = True
+    bench.lane.touch()
     settlement._filling.write_ahead(transaction, [bench.lane], now_ms)
     assert [block.lane for block in transaction.blocks] == [bench.lane]
     bench.lane.dropped = True

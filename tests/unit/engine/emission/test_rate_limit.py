@@ -326,7 +326,7 @@ def test_a_replica_takes_the_share_of_its_partitions(of: dict[str, int], rate: f
     bench = Bench()
     gate = RateLimiter()
     gate.sources = {SOURCE: 1} | of
-    gate.follow(rules(SLOW), [bench.lane], 0)
+    gate.follow(rules(SLOW), {SOURCE: 1}, 0)
     assert bench.lane.id == LANE
     gate.sift(bench.lane, [_held(bench)])
     assert gate.flows()["mail"].rate == rate
@@ -342,9 +342,9 @@ def test_a_target_that_was_free_is_limited_as_soon_as_a_policy_says_so() -> None
     bench = Bench()
     gate, held = RateLimiter(), _held(bench)
     gate.sources = {SOURCE: 1}
-    gate.follow(rules({"topic": "unrelated", "rate": 1}), [bench.lane], 0)
+    gate.follow(rules({"topic": "unrelated", "rate": 1}), {SOURCE: 1}, 0)
     assert gate.sift(bench.lane, [held]) == [held]
-    gate.follow(rules(SLOW), [bench.lane], 50)
+    gate.follow(rules(SLOW), {SOURCE: 1}, 50)
     assert gate.sift(bench.lane, [held]) == []
     assert gate.count == 1
 

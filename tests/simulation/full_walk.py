@@ -1,0 +1,29 @@
+"""Notes of the engine about its partitions, beside a look at all of them."""
+
+from collections import Counter
+
+from sidecar.engine.snapshot import share_of
+from tests.simulation.replica import Replica
+
+
+def check_agenda(replica: Replica) -> None:
+    """After a turn: nobody with work is missed, nobody fires too late, and what is published is what there is."""
+    agenda, lanes = replica.assignment.agenda, replica.lanes
+    assert agenda.lanes == lanes
+    assert agenda.topics == Counter(lane.id.topic for lane in lanes)
+    for lane in lanes:
+        assert lane in agenda or lane.is_quiet, f"{lane.id} has work and nobody looks at it"
+        due_ms = lane.wheel.next_due_ms()
+        assert due_ms < 0 or agenda.expected_ms(lane) <= due_ms, f"{lane.id} fires at {due_ms}, and nobody looks then"
+        assert agenda.next_due_ms <= agenda.expected_ms(lane)
+        if lane.overflow_used and lane not in agenda:
+            assert lane in replica.worker.used, f"{lane.id} has something in the overflow and is not promoted"
+    counts = {topic: Counter[str]() for topic in agenda.topics}
+    for lane in lanes:
+        share = share_of(lane)
+        counts[lane.id.topic].update(wheel=share.wheel, overflow=share.overflow)
+    gate = replica.emitter.gate.by_topic()
+    published = replica.publisher.publish(replica.time.now_ms()).topics
+    for topic, count in counts.items():
+        shown = published[topic]
+        assert (shown.wheel, shown.overflow) == (count["wheel"] + gate[topic], count["overflow"]), topic
