@@ -25,6 +25,7 @@ from rich.table import Table
 from benchmarks.timed_turns import VARIABLE
 from sidecar.embedded.child import free_port
 from sidecar.embedded.java_kafka import MavenKafka
+from sidecar.embedded.kafka import ReferenceKafka
 from sidecar.embedded.valkey import EmbeddedValkey
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -47,13 +48,17 @@ class BenchmarkError(Exception):
 
 
 class Bench:
-    """Kafka and Valkey in a directory of their own, gone at the end."""
+    """Kafka, or the reference broker, and Valkey in a directory of their own, gone at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, reference: bool = False) -> None:
         gc.disable()  # millions of results, no cycles
         self._directory = tempfile.TemporaryDirectory(prefix="tickover-bench-")
         self.path = Path(self._directory.name)
-        self.kafka = MavenKafka(self.path / "kafka", java_options=JAVA_OPTIONS)
+        self.kafka: MavenKafka | ReferenceKafka = (
+            ReferenceKafka(self.path / "kafka")
+            if reference
+            else MavenKafka(self.path / "kafka", java_options=JAVA_OPTIONS)
+        )
         self.valkey = EmbeddedValkey(self.path / "valkey", free_port())
         self._closing = contextlib.ExitStack()
 

@@ -256,6 +256,11 @@ class Assignment:
         return len(self._waiting) + sum(len(job.lanes) for job in self._jobs)
 
     @property
+    def is_awaiting(self) -> bool:
+        """Recoveries, or looks at what a source's log has, are under way or about to begin."""
+        return bool(self._waiting or self._jobs or self._out_of_range)
+
+    @property
     def recovering_lanes(self) -> list[TopicPartition]:
         """Partitions whose recovery is under way."""
         return [*self._waiting, *(lane for job in self._jobs for lane in job.lanes)]

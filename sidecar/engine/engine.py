@@ -20,6 +20,7 @@ from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.interval import EmissionApart
 from sidecar.engine.commit.settlement import Settlement
+from sidecar.engine.commit.transaction import PUSH_S
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Arrived, Emitter
 from sidecar.engine.intake.control_records import Actions
@@ -39,7 +40,12 @@ BUSY_MS: Final = 10  # between two times that an engine waits that has none to s
 COMMANDS_MAX: Final = 1_000
 COMMANDS_PER_TURN_MAX: Final = 16
 EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
-PUBLISH_INTERVAL_MS: Final = 250
+TURN_MS: Final = 3  # from turn to turn with little to do: one costs nearly as much with a record as with ten
+AWAIT_MS: Final = 3  # while answers of other threads are awaited
+LOOK_S: Final = 0.02  # so often who rests looks for commands and the end: nothing can wake a client that waits
+REPORTS_S: Final = 0.005  # for so long who rests waits for delivery reports without a look at what else has come
+CLIENT_MIN_S: Final = 0.001  # the client waits for whole milliseconds
+PUBLISH_INTERVAL_MS: Final = 250  # there is always a turn then: what the engine can't foresee waits no longer
 PRESS_INTERVAL_MS: Final = 50
 PASS_INTERVAL_MS: Final = 2_000  # so often what holds no record, and no record follows, counts as read
 PASS_LANES_MAX: Final = 50  # partitions in one turn that are looked at for that
@@ -66,6 +72,7 @@ class Rhythm:
         self._is_ahead = False  # the next step is prepared
         self._now_ms = 0
         self._hastened_ms = 0
+        self._has_news = False  # something was done since the last step
 
     def step(self, lanes: Collection[SourcePartition], now_ms: int) -> None:
         """Let the settlement take its step, or prepare the next one, if it is time for that in this turn."""
@@ -75,17 +82,29 @@ class Rhythm:
         if begins or rested_ms >= self._interval_ms or rested_ms < 0:
             if self._settlement.step(lanes, now_ms, self._apart):
                 self._settled_ms = now_ms
-                self._is_ahead = False
+                self._is_ahead = self._has_news = False
                 self._has_begun = bool(lanes)
         elif not self._is_ahead and rested_ms >= self._interval_ms // 2:
             self._is_ahead = self._settlement.write_ahead(lanes, now_ms)
 
-    def hasten(self, done: int) -> bool:
-        """After a turn in which so much was done. True: some time was used."""
+    def rest_ms(self, done: int, most_ms: int) -> int:
+        """After a turn in which so much was done: how long no step is due, at most so long."""
+        self._has_news = self._has_news or (done > 0 and self._settled_ms != self._now_ms)
+        is_under_way = self._settlement.is_under_way
+        if self._settlement.is_pressing:
+            return 0
+        if not (self._has_news or is_under_way):
+            return most_ms
+        is_ahead = self._is_ahead or not is_under_way  # with nothing emitted there is nothing to prepare
+        due_ms = self._settled_ms + (self._interval_ms if is_ahead else self._interval_ms // 2)
+        return max(min(due_ms - self._now_ms, most_ms), 0)
+
+    def hasten(self, done: int, most_s: float = PUSH_S) -> bool:
+        """After a turn in which so much was done, for at most so long. True: some time was used."""
         quiet = done < QUIET
         if not quiet and 0 <= self._now_ms - self._hastened_ms < BUSY_MS:
             return False
-        hastened = self._settlement.hasten(quiet)
+        hastened = self._settlement.hasten(quiet, most_s)
         if hastened:
             self._hastened_ms = self._now_ms
         return hastened
@@ -107,12 +126,19 @@ class Mailbox:
         self._commands.put_nowait((command, future))
         return future
 
+    @property
+    def is_empty(self) -> bool:
+        """No command waits."""
+        return self._commands.empty()
+
     def answer(self, engine: Any) -> None:
         """Do what some of the commands ask for.
 
         A future that its owner cancelled is skipped: a caller that went away can't harm the engine.
         """
         for _ in range(COMMANDS_PER_TURN_MAX):
+            if self.is_empty:  # nearly always: an exception takes as long as all else in a turn without records
+                return
             try:
                 command, future = self._commands.get_nowait()
             except Empty:
@@ -441,11 +467,16 @@ class Engine:
             self._thread.join(timeout_s)
 
     def _run(self, time: Time, pace: Callable[[float], None]) -> None:
+        busy = min(QUIET, self._settings.intake_batch)  # with so many in a turn, more may wait
         try:
             while not self._stopping.is_set():
-                done = self.turn(time.now_ms())
-                if not self._rhythm.hasten(done) and not done:
-                    pace(self._idle_s())
+                began_s, now_ms = time.monotonic_s(), time.now_ms()
+                done = self.turn(now_ms)
+                if done >= busy:
+                    self._rhythm.hasten(done)
+                else:
+                    rest_s = max(self.rest_ms(now_ms, done), TURN_MS) / 1_000
+                    self._rest(done, (began_s + TURN_MS / 1_000, began_s + rest_s), time, pace)
             self._parts.assignment.leave()
             self.stats = self._parts.publisher.publish(time.now_ms())  # that it stops is told before the group knows
             self._parts.intake.close()
@@ -456,5 +487,39 @@ class Engine:
             self.finished.set()
             self._mailbox.refuse()
 
-    def _idle_s(self) -> float:
-        return 0.001 if self._parts.emitter.load.records else 0.003
+    # --- rest between two turns -----------------------------------------------------------------------------------
+
+    def rest_ms(self, now_ms: int, done: int) -> int:
+        """How long from a turn at this time on, in which so much was done, the next one has nothing to do unless
+        something comes: a record, an event of the group, a command.
+        """
+        most_ms = AWAIT_MS if not self._knows_time or self._is_awaiting() else PUBLISH_INTERVAL_MS
+        publish_ms = self._published_ms + PUBLISH_INTERVAL_MS - now_ms
+        rest_ms = self._rhythm.rest_ms(done, max(min(publish_ms, most_ms), 0))
+        return self._agenda.due_within(now_ms, rest_ms)
+
+    def _is_awaiting(self) -> bool:
+        """Other threads are to answer, whose answers wake nobody; or records wait until there is room for them."""
+        parts = self._parts
+        return (
+            parts.overflow.is_awaiting
+            or parts.rebuild.is_awaiting
+            or parts.assignment.is_awaiting
+            or parts.assignment.paused
+            or parts.actions.count > 0
+            or parts.ordering.count > 0
+        )
+
+    def _rest(self, done: int, span_s: tuple[float, float], time: Time, pace: Callable[[float], None]) -> None:
+        """Wait until the end of the span; once a record has come only until its first moment. Monotonic seconds."""
+        soonest_s, until_s = span_s
+        while not self._stopping.is_set() and self._mailbox.is_empty:
+            left_s = min(until_s - time.monotonic_s(), LOOK_S)
+            if left_s <= 0:
+                break
+            hastened = self._rhythm.hasten(done, min(left_s, REPORTS_S))  # which has taken its time
+            if until_s == soonest_s or left_s < CLIENT_MIN_S:
+                if not hastened:
+                    pace(left_s)
+            elif self._parts.intake.wait(0 if hastened else left_s):
+                until_s = soonest_s

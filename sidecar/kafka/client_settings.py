@@ -26,7 +26,8 @@ _CONSUMER_DEFAULTS: Final = {
     # More is no faster, and what a backlog once filled, the process keeps: of small records three times as much.
     "queued.max.messages.kbytes": "16384",
     "fetch.queue.backoff.ms": "10",
-    "fetch.wait.max.ms": "10",
+    # A record ends a fetch that waits; what is resumed or sought meanwhile waits for its end.
+    "fetch.wait.max.ms": "100",
     "reconnect.backoff.max.ms": "1000",
     "topic.metadata.refresh.interval.ms": "5000",  # new partitions of a source are seen in time, not after 5 minutes
 }
@@ -144,6 +145,7 @@ _FIRST_RECORDS: Final = {
     "queued.min.messages": "1",
     "fetch.message.max.bytes": "16384",  # of each partition one batch is enough
 }
+_SOON: Final = {"fetch.wait.max.ms": "10"}  # so long takes the answer that a partition has no more records
 _BACKLOG: Final = {"enable.partition.eof": "true", "auto.offset.reset": "earliest"}
 
 
@@ -179,7 +181,7 @@ def uncommitted_ledger_settings(client: Mapping[str, Any], topic: str) -> dict[s
 
 def commit_reader_settings(client: Mapping[str, str], group: str) -> dict[str, Any]:
     """Settings of a consumer that asks for the group's commits, under its name."""
-    return consumer_settings(client, group, "")
+    return consumer_settings({**_SOON, **client}, group, "")
 
 
 def uncommitted_commit_reader_settings(client: Mapping[str, str], group: str) -> dict[str, Any]:

@@ -64,6 +64,8 @@ class KafkaIntake:
         self._paused: set[TopicPartition] = set()
         self._unread: set[TopicPartition] = set()  # assigned, and where they begin isn't known yet
         self._topics: Sequence[str] = ()
+        self._waited: list[Message] = []  # what came while `wait` waited: the next `take` gives it first
+        self._is_told = False  # of a rebalance, since the last `wait`
         self._lost_at_s = -OWN_FENCE_S
         self._patience_s = REJOIN_S
         self._anew_at_s = math.inf  # when it must be back in its group
@@ -92,21 +94,38 @@ class KafkaIntake:
 
     def take(self, count: int) -> list[Message]:
         """At most `count` records, without waiting. Group events come from within."""
+        messages, self._waited = self._waited, []
         try:
-            messages = self._consumer.consume(count, 0)
+            messages += self._consumer.consume(count - len(messages), 0)
             if any(message.error() is not None for message in messages):
                 messages = [message for message in messages if not self._is_error(message)]
         except KafkaException as error:
-            if not is_fatal(error.args[0]) or time.monotonic() - self._lost_at_s > OWN_FENCE_S:
-                raise
-            self._join_anew(f"fenced by its own return: {error.args[0].str()}")
-            self._lost_at_s = -OWN_FENCE_S  # who fences us next is somebody else
+            self._survive(error)
             return []
         if time.monotonic() > self._give_up_at_s:
             raise JoinRefused(self._refusal)
         if time.monotonic() > self._anew_at_s:
             self._join_anew("not back in its group in time")
         return messages
+
+    def wait(self, seconds: float) -> bool:
+        """See the port. `consume` would wait for as many records as it is asked for: `poll` returns with the first."""
+        self._is_told = False
+        try:
+            message = None if self._waited else self._consumer.poll(seconds)
+        except KafkaException as error:
+            self._survive(error)
+            return True
+        if message is not None:
+            self._waited = [message]
+        return bool(self._waited) or self._is_told
+
+    def _survive(self, error: KafkaException) -> None:
+        """Raise what ends the process; go on with another consumer where this one has fenced itself."""
+        if not is_fatal(error.args[0]) or time.monotonic() - self._lost_at_s > OWN_FENCE_S:
+            raise error
+        self._join_anew(f"fenced by its own return: {error.args[0].str()}")
+        self._lost_at_s = -OWN_FENCE_S  # who fences us next is somebody else
 
     def pause(self, lanes: Sequence[TopicPartition]) -> None:
         """Fetch nothing more of these for now."""
@@ -179,7 +198,7 @@ class KafkaIntake:
 
     def _join_anew(self, reason: str) -> None:
         log.warning("another consumer takes the place of one that is of no use any more", extra={"reason": reason})
-        former = self._consumer
+        former, self._waited = self._consumer, []
         self._lost(list(self._assigned))
         self._patience_s = min(2 * self._patience_s, REJOIN_MAX_S)  # brokers may be away for long
         self._consumer = Consumer(self._settings)
@@ -192,6 +211,7 @@ class KafkaIntake:
 
         def take_from_current(consumer: Consumer, partitions: list[ClientPartition]) -> None:
             if current is self._consumer:
+                self._is_told = True
                 take(consumer, partitions)
 
         return take_from_current

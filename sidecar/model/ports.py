@@ -114,6 +114,11 @@ class Intake(Protocol):
     def take(self, count: int) -> Sequence[SourceRecord]:
         """At most `count` records, without waiting. Group events are delivered from within."""
 
+    def wait(self, seconds: float) -> bool:
+        """Wait until there is something to take, for at most so long; True: there is. Group events are delivered from
+        within, and count. Nothing may be asked of the intake between this and the next `take`.
+        """
+
     def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
         """From where each lane is read; lanes are paused when they are assigned, and stay so."""
 

@@ -176,6 +176,27 @@ class FakeIntake:
             records += self._read(lane, self._group.rng.randint(0, count - len(records)))
         return records
 
+    def wait(self, seconds: float) -> bool:
+        """See `Intake.wait`: time passes until there is something."""
+        clock = self._group.broker.clock
+        until_ms = clock.now_ms + round(seconds * 1_000)
+        while not (comes := self._comes()) and clock.now_ms < until_ms:
+            clock.advance(1)
+        return comes
+
+    def _comes(self) -> bool:
+        group = self._group
+        if self._untold or group.take_away(self):
+            return True
+        if any(group.owner[lane] is None and group.wanted[lane] is self for lane in group.lanes):
+            return True
+        logs = group.broker.logs
+        return any(
+            bool(records := logs[lane.topic][lane.partition].records) and records[-1].offset() >= position
+            for lane, position in self._positions.items()
+            if lane not in self._paused
+        )
+
     def _read(self, lane: TopicPartition, count: int) -> list[FakeRecord]:
         log = self._group.broker.logs[lane.topic][lane.partition]
         position = self._positions[lane]

@@ -235,6 +235,16 @@ class AtLeastOnce:
         """See the port."""
         return self._unwritten, self._unwritten_bytes
 
+    @property
+    def is_pressing(self) -> bool:
+        """See the port: reports are counted, and what they say is looked at by the next step."""
+        return False
+
+    @property
+    def is_under_way(self) -> bool:
+        """See the port."""
+        return self.open.sent > 0 or bool(self._closed) or bool(self.waiting)
+
     def prepare(self) -> None:
         """Nothing to prepare."""
 
@@ -272,7 +282,7 @@ class AtLeastOnce:
         for other in others:
             other.poll(0)
 
-    def hasten(self, quiet: bool) -> bool:
+    def hasten(self, quiet: bool, most_s: float = 0.0) -> bool:
         """Readers have what is emitted before it is settled."""
         return False
 

@@ -46,6 +46,7 @@ from sidecar.engine.commit.committer import (
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, EmissionApart, Refusals
 from sidecar.engine.commit.settlement import RECORDS_MAX, Traces, silence_of
 from sidecar.engine.commit.transaction import (
+    PUSH_S,
     Aborted,
     Committed,
     Ending,
@@ -324,6 +325,16 @@ class ExactlyOnce:
         """See `Settlement`: their intervals are in flight."""
         return 0, 0
 
+    @property
+    def is_pressing(self) -> bool:
+        """See `Settlement`. A transaction that waits for its reports is no such thing: `hasten` sees to it."""
+        return not self.ready or (self._closing is not None and not self._closing.waits_for_reports)
+
+    @property
+    def is_under_way(self) -> bool:
+        """See `Settlement`."""
+        return self._ending is not None or self._committer.busy or self.open.sent > 0 or bool(self._next.blocks)
+
     # --- one step -------------------------------------------------------------------------------------------------
 
     def step(self, lanes: Iterable[SourcePartition], now_ms: int, apart: EmissionApart) -> bool:
@@ -361,12 +372,12 @@ class ExactlyOnce:
             self._filling.write_ahead(self._next, lanes, now_ms)
         return True
 
-    def hasten(self, quiet: bool) -> bool:
+    def hasten(self, quiet: bool, most_s: float = PUSH_S) -> bool:
         """See `Settlement`."""
         now_s, closing = self.time.monotonic_s(), self._closing
         if not (closing.waits_for_reports if closing else quiet and self.ready and self._next.lingers(now_s)):
             return False
-        self._serve(partial((closing or self._next).push, now_s))
+        self._serve(partial((closing or self._next).push, now_s, most_s))
         return True
 
     def poll(self, seconds: float) -> None:

@@ -88,6 +88,14 @@ class Settlement(Protocol):
     def unwritten(self) -> tuple[int, int]:
         """Records that only blocks on their way to the ledger know of, and the bytes of these blocks."""
 
+    @property
+    def is_pressing(self) -> bool:
+        """Something is to be taken on as soon as an answer is there, without waiting for the next step."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Something was handed over or sealed and isn't a fact yet: the next steps take it on."""
+
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
 
@@ -105,9 +113,9 @@ class Settlement(Protocol):
     def poll(self, seconds: float) -> None:
         """Serve delivery reports, for at most so long when there are none yet."""
 
-    def hasten(self, quiet: bool) -> bool:
+    def hasten(self, quiet: bool, most_s: float = ...) -> bool:
         """Bring on what the next facts wait for, which may take a millisecond: a `quiet` engine has that to spare.
-        False: nothing to do.
+        Reports are waited for `most_s` at most, a millisecond if nothing is said. False: nothing to do.
         """
 
     def unfinished(self, lanes: Iterable[SourcePartition]) -> bool: ...

@@ -120,21 +120,21 @@ class Transaction:
         sent, acknowledged = self._progress()
         return sent > self.pushed.sent and self._answered(acknowledged) and now_s - self.pushed.at_s >= LINGER_S
 
-    def push(self, now_s: float) -> None:
-        """Have the client send what lingers, and serve delivery reports, for 1 ms at most.
+    def push(self, now_s: float, most_s: float = PUSH_S) -> None:
+        """Have the client send what lingers, and serve delivery reports. The first of them ends the wait, and `most_s`.
 
         Not while it has an answer to come: a flush would have its thread wait for that in a busy loop (docs/decisions,
         0039). A flush that ended before that thread awoke has sent nothing, so there is no waiting for ever either.
         """
         if self.paced:
-            self.output.poll(PUSH_S)
+            self.output.poll(most_s)
             return
         sent, acknowledged = self._progress()
         if self._answered(acknowledged) or now_s - self.pushed.at_s >= PUSH_AGAIN_S:
             self.pushed = Push(now_s, sent, acknowledged)
             self.output.flush(PUSH_S)
         else:
-            self.output.poll(PUSH_S)
+            self.output.poll(most_s)
 
     def _answered(self, acknowledged: int) -> bool:
         return acknowledged > self.pushed.acknowledged or self.pushed.acknowledged == self.pushed.sent

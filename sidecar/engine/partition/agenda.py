@@ -139,6 +139,12 @@ class Agenda:
         """When the first record of all wheels may fall due: none does before; NEVER_MS when there is none."""
         return self._dues[0][0] if self._dues else NEVER_MS
 
+    def due_within(self, now_ms: int, most_ms: int) -> int:
+        """How long after a turn at this time nothing falls due in the wheels, at most so long; 0 where nobody knows."""
+        if now_ms < self._now_ms:  # the clock was set back: wheels have other times than they had
+            return 0
+        return max(min(self.next_due_ms - now_ms, most_ms), 0)
+
     def expected_ms(self, lane: "SourcePartition") -> int:
         """When a partition will be looked at; NEVER_MS: its wheel has nothing."""
         return self._first_ms.get(lane, NEVER_MS)

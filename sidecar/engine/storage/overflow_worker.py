@@ -111,6 +111,11 @@ class OverflowWorker:
         self._retry_at_ms = 0
         self._retry_ms = RETRY_FIRST_MS
 
+    @property
+    def is_awaiting(self) -> bool:
+        """Redis is to answer."""
+        return bool(self._jobs)
+
     def stop(self) -> None:
         """Give up what is queued and end the thread. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)

@@ -47,6 +47,11 @@ class RebuildWorker:
         self._piece: Future[int] | None = None
         self._started_ms = self._given_ms = self._next_ms = self._said_ms = 0
 
+    @property
+    def is_awaiting(self) -> bool:
+        """A lane is being rebuilt."""
+        return self._lane is not None
+
     def stop(self) -> None:
         """Give up what is under way and end the thread. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)

@@ -230,7 +230,7 @@ class Settlement:
     def __init__(self) -> None:
         self.asked: list[bool] = []
 
-    def hasten(self, quiet: bool) -> bool:
+    def hasten(self, quiet: bool, most_s: float) -> bool:
         self.asked.append(quiet)
         return True
 
