@@ -181,6 +181,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what Redis has may name a reserved topic for dead letters": Mutant(
         "engine/emission/emitter.py", "if topic != self._quarantine and self._targets.is_reserved(topic):", "if False:"
     ),
+    "the engine sleeps over what comes near": Mutant(
+        "engine/emission/emitter.py", "        lane.agenda.expect(lane, min(map(due_of, records)))\n", ""
+    ),
+    "the engine sleeps over what it held while its clock was ahead": Mutant(
+        "engine/partition/agenda.py", "        if now_ms < self._now_ms:  # the", "        if False:  # the"
+    ),
     "a full producer drops a record": Mutant(
         "engine/emission/emitter.py",
         "        batch.start += len(taken)\n",

@@ -508,6 +508,7 @@ class Engine:
             or parts.assignment.paused
             or parts.actions.count > 0
             or parts.ordering.count > 0
+            or parts.emitter.backlog > 0
         )
 
     def _rest(self, done: int, span_s: tuple[float, float], time: Time, pace: Callable[[float], None]) -> None:

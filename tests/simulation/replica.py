@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
@@ -41,6 +40,7 @@ from tests.simulation.workload import QUARANTINE
 
 COMMITTER = 4  # of a replica's threads, the last
 STATE_REPEAT_MS = 20_000
+REST_MS = 10_000  # more than an engine rests
 HASTENED = 0.2  # of all turns: those in which the engine would have time
 LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
 RESERVED = ReservedTopics(frozenset({LEDGER.name, QUARANTINE}))
@@ -75,14 +75,6 @@ class Shape:
     wheel_records_max: int
     queue_max: int
     rebuild_rate: int = 0
-
-
-class Rest(NamedTuple):
-    """How long the engine would rest after a turn, by the world's clock and by its own."""
-
-    began_ms: int
-    told_ms: int
-    ms: int
 
 
 class Producers:
@@ -133,7 +125,6 @@ class Replica:
         self.root = root  # of its transactional ids
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
         self.executors = [StepExecutor() for _ in range(5)]
-        self._rest = Rest(0, 0, 0)
         self.commits_stand = False  # the thread that commits hangs in a call
         self.tally = tally = EngineCounters()
         self.fate = Fate()
@@ -210,20 +201,16 @@ class Replica:
         clock = self._shared.broker.clock
         told_ms = self.time.now_ms()
         clock.turn_ms = min(told_ms, int(self.time.broker_ms_max()))
+        self.engine.turn(told_ms)
         self._check_rest(told_ms)
-        done = self.engine.turn(told_ms)
-        self._rest = Rest(clock.now_ms, told_ms, self.engine.rest_ms(told_ms, done))
         if isinstance(self.settlement, ExactlyOnce) and self._shared.rng.random() < HASTENED:
             self.settlement.hasten(quiet=True)
 
     def _check_rest(self, told_ms: int) -> None:
-        """While the engine would rest, nothing falls due. A clock that was set meanwhile is another matter."""
-        passed_ms = told_ms - self._rest.told_ms
-        if passed_ms == self._shared.broker.clock.now_ms - self._rest.began_ms and passed_ms < self._rest.ms:
-            dues_ms = [lane.wheel.next_due_ms() for lane in self.lanes]
-            assert not any(0 <= due_ms <= told_ms for due_ms in dues_ms), (
-                f"overslept: {dues_ms} at {told_ms}, {self._rest}"
-            )
+        """Nothing falls due before the engine would awake for it."""
+        awake_ms = told_ms + self.assignment.agenda.due_within(told_ms, REST_MS)
+        overslept = [due_ms for lane in self.lanes if 0 <= (due_ms := lane.wheel.next_due_ms()) < awake_ms]
+        assert not overslept, f"due at {overslept}, and it rests until {awake_ms}"
 
     def background(self, jobs_max: int) -> None:
         """Some of what the other threads have to do."""
