@@ -30,7 +30,7 @@ GOAL_MS: Final = 50
 
 
 class Started(NamedTuple):
-    """One start: seconds from the process's making on, and of its CPU; threads, memory and long turns a minute later."""
+    """One start: seconds from the process's making on, and of CPU; threads, memory, long turns a minute later."""
 
     live_s: float
     ready_s: float

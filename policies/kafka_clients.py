@@ -113,9 +113,15 @@ class LastingProducer:
     be in a call of it, and the last one lets it go.
     """
 
-    def __init__(self, make: Callable[[], Producer], let_go: Callable[[Producer, KafkaException], None]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Producer],
+        let_go: Callable[[Producer, KafkaException], None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._make = make
         self._let_go = let_go
+        self._monotonic_s = monotonic_s
         self._producer: Producer | None = None
         self._used_s = -math.inf
         self._changing = threading.RLock()
@@ -124,7 +130,7 @@ class LastingProducer:
     def current(self) -> Producer:
         """The client, which is made if there is none."""
         with self._changing:
-            self._used_s = time.monotonic()
+            self._used_s = self._monotonic_s()
             if self._producer is None:
                 self._producer = self._make()
             return self._producer
@@ -154,13 +160,13 @@ class LastingProducer:
         """Let the client go if it has had nothing to do for so long. Returns whether there is none now."""
         self.poll(0)  # a report that nobody has taken is something to do
         with self._changing:
-            if self._producer is not None and (len(self._producer) or time.monotonic() - self._used_s < idle_s):
+            if self._producer is not None and (len(self._producer) or self._monotonic_s() - self._used_s < idle_s):
                 return False
             self._producer = None  # not closed: somebody may be in a call of it, and the last one lets it go
             return True
 
     def close(self) -> None:
-        """Whatever is under way. Twice is harmless."""
+        """End it, whatever is under way. Twice is harmless."""
         with self._changing:
             producer, self._producer = self._producer, None
         if producer is not None:

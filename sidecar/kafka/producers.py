@@ -31,7 +31,7 @@ class KafkaOutput:
 
 
 class TargetTopics:
-    """What brokers say of topics that are emitted to. Both block: not for the engine."""
+    """Topics that are emitted to, as brokers know them. Both block: not for the engine."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin

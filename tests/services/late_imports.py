@@ -19,7 +19,7 @@ CALLERS: Final = 40
 
 
 class Late(NamedTuple):
-    """What was imported or compiled."""
+    """One import, or one text that was compiled."""
 
     at_s: float
     what: str
@@ -29,7 +29,7 @@ class Late(NamedTuple):
 
 
 def read_late(path: Path, since_s: float) -> list[Late]:
-    """What was imported and compiled at `since_s` (epoch seconds) or later."""
+    """All that was imported and compiled at `since_s` (epoch seconds) or later."""
     lines = [line.split("\t") for line in path.read_text().splitlines()]
     found = [Late(float(at_s), *rest) for at_s, *rest in lines]
     return [one for one in found if one.at_s >= since_s]

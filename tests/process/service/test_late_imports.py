@@ -1,4 +1,4 @@
-"""What a process does for the first time: all of it before it says that it is ready.
+"""All that a process does for the first time, it does before it says that it is ready.
 
 An import holds the interpreter up for as long as it takes, in whichever thread it is made: the engine stands still.
 """

@@ -86,6 +86,12 @@ async def wait_produced(producer: Reports, count: int) -> None:
         await asyncio.sleep(0)
 
 
+async def wait_made(producers: list[Reports], count: int) -> None:
+    """Let the tasks run until there are so many producers."""
+    while len(producers) < count:  # noqa: ASYNC110 - it is made by a call that has no signal
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
 def made() -> Iterator[tuple[KafkaSender, Reports]]:
     producers: list[Reports] = []
@@ -271,8 +277,8 @@ def test_its_producer_is_let_go_when_it_is_idle_and_the_next_record_has_another(
 
     async def send(number: int) -> Any:
         task = asyncio.create_task(sender.send(RECORD))
-        while len(producers) < number or not producers[-1].produced:  # noqa: ASYNC110 - produce has no signal
-            await asyncio.sleep(0)
+        await wait_made(producers, number)
+        await wait_produced(producers[-1], 1)
         assert len(producers) == number, "while one waits for its report, its producer stays"
         producers[-1].report()
         return await asyncio.wait_for(task, 60)

@@ -75,7 +75,7 @@ class Consumer:
             found += [Message(topic, offset, values[offset]) for offset in range(at, len(values))]
             self._at[topic] = len(values)
         if not found:
-            time.sleep(0.001)
+            threading.Event().wait(seconds)
         return found
 
     def close(self) -> None:
