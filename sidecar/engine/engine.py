@@ -507,7 +507,7 @@ class Engine:
             or parts.assignment.is_awaiting
             or parts.assignment.paused
             or parts.actions.count > 0
-            or parts.ordering.count > 0
+            or any(map(parts.ordering.waits, self._agenda))
             or parts.emitter.backlog > 0
         )
 
