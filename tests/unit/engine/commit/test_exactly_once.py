@@ -172,6 +172,7 @@ def test_no_turn_waits_for_a_commit() -> None:
     assert seen(bench) == []
 
 
+@pytest.mark.usefixtures("slow")
 def test_the_committer_gets_what_is_acknowledged() -> None:
     bench = Bench(trouble=str)
     bench.delay_ms = 200  # there, and as long back; a flush would have it at once
@@ -182,6 +183,7 @@ def test_the_committer_gets_what_is_acknowledged() -> None:
     assert len(seen(bench)) == 1
 
 
+@pytest.mark.usefixtures("slow")
 def test_what_is_not_acknowledged_by_itself_is_the_committer_s_to_find_out() -> None:
     bench = Bench(trouble=str)
     bench.delay_ms = 60_000

@@ -8,18 +8,10 @@ from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
 from sidecar.engine.engine import QUIET, Rhythm
 from tests.contract.overflow_records import held
-from tests.simulation import fake_transactions
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
 from tests.simulation.replica import LEDGER
 from tests.unit.engine.commit.test_exactly_once import seen, settlement_of
 from tests.unit.engine_bench import Bench
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No flush of a moment is answered in time, until this is undone."""
-    monkeypatch.setattr(fake_transactions, "AT_ONCE_SHARE", 0.0)
-    return monkeypatch
 
 
 def test_what_closes_is_sent_in_the_same_turn() -> None:
