@@ -67,6 +67,7 @@ class Agenda:
             lane.agenda = self
             self._lanes[lane] = None
             self.stir(lane)
+            self.expect(lane, 0)  # its wheel was made a while ago: the clock may have been set back since
         self._count(lanes, 1)
 
     def remove(self, lanes: list["SourcePartition"]) -> None:
