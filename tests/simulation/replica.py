@@ -209,6 +209,8 @@ class Replica:
     def _check_rest(self, told_ms: int) -> None:
         """Nothing falls due before the engine would awake for it."""
         awake_ms = told_ms + self.assignment.agenda.due_within(told_ms, REST_MS)
+        if awake_ms == told_ms:
+            return  # it doesn't rest
         overslept = [due_ms for lane in self.lanes if 0 <= (due_ms := lane.wheel.next_due_ms()) < awake_ms]
         assert not overslept, f"due at {overslept}, and it rests until {awake_ms}"
 

@@ -66,7 +66,7 @@ def test_with_nothing_to_do_it_turns_a_few_times_a_second_and_publishes_as_ever(
     turns = run(bench, 2_000, {})
     assert len(turns) <= 2_000 // PUBLISH_INTERVAL_MS + 2
     assert max(gaps(turns)) <= PUBLISH_INTERVAL_MS
-    assert set(gaps(published)) == {PUBLISH_INTERVAL_MS}
+    assert set(gaps(published[:-1])) == {PUBLISH_INTERVAL_MS}, "but for the last one, at its end"
 
 
 @GUARANTEES

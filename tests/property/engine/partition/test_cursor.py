@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.engine.partition.progress import PromotionWindows
+from sidecar.engine.partition.progress import NOWHERE, LedgerMark, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.model.record import Held, Position, TopicPartition
@@ -74,6 +74,8 @@ class Bench:
         for change in self.lane.changes:
             if not change.committed:
                 change.committed = True
+                mark = LedgerMark(change.number, max(change.records), change.number, NOWHERE, 0)
+                self.lane.ledger.written(mark, max(held.due_ms for held in change.records.values()))
                 return
 
     def turn(self) -> None:
