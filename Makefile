@@ -147,7 +147,7 @@ nemesis: system-packages setup $(classes) ## Kill, freeze, restart and cut off b
 
 .PHONY: bench
 bench: setup ## Run all benchmarks, each beside its baseline (20 minutes on an idle machine)
-	@for name in overflow throughput lateness guarantees memory start burst rebuild redrive timers timer_lateness purgatory_load; do \
+	@for name in overflow throughput lateness guarantees memory start burst rebuild redrive idle deciding timers timer_lateness purgatory_load; do \
 		$(venv)/bin/python -m benchmarks.$$name || exit; \
 	done
 

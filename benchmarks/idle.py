@@ -1,4 +1,4 @@
-"""What a process costs that has little to do: processor, memory and threads at rates from nothing on, and how late.
+"""Cost of a process that has little to do: processor, memory and threads at rates from nothing on, and lateness.
 
     python -m benchmarks.idle [--rates 0 1 10 100 1000] [--seconds 20] [--kafka java|reference]
 
@@ -80,7 +80,7 @@ def row(bench: Bench, child: Child, source: str, rate: int, seconds: int) -> tup
 
 
 def cost_over(child: Child, seconds: int) -> Cost:
-    """What a child takes within so many seconds, and what it has at their end."""
+    """Processor time that a child takes within so many seconds; its memory and threads at their end."""
     began_s, cpu_s = time.monotonic(), child.cpu_s()
     time.sleep(seconds)
     cpu = 100 * (child.cpu_s() - cpu_s) / (time.monotonic() - began_s)
