@@ -247,7 +247,7 @@ class Decider:
             if offset >= lane.recovered_until:
                 remembered = self._recall.of(topic, table)
                 if held.attempt:
-                    remembered.retries.note(headers, max(timestamp_ms, arrived_ms), held)
+                    remembered.retries.note(record, (topic, partition, offset), headers, held)
                 else:
                     remembered.note(headers, parts, timestamp_ms, held)
             return held

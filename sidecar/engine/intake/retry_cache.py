@@ -9,6 +9,7 @@ each whose answer isn't known.
 What is remembered is bounded in number and size, whatever is sent, and forgotten with the policy table it came from.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from sys import intern
@@ -126,10 +127,10 @@ class TopicRetries:
         )  # fmt: skip
         return _new_tuple(Held, fields)
 
-    def note(self, headers: Headers, timestamp_ms: int, held: Held) -> None:
-        """Remember a decision for later records that failed alike, if it may be given again."""
+    def note(self, record: SourceRecord, place: Place, headers: Headers, held: Held) -> None:
+        """Remember a decision for later records that failed alike, if that gives the same of this one again."""
         rule = self._rule
-        if rule is None or rule.retry is None or not held.attempt or len(headers) > HEADERS_MAX:
+        if rule is None or rule.retry is None or not held.attempt or not 0 < len(headers) <= HEADERS_MAX:
             return
         names, values = zip(*headers, strict=True)
         asked = dict(headers)
@@ -143,15 +144,19 @@ class TopicRetries:
         shape = self._shapes.get(names) or _shape_of(names)
         if shape is None or sum(len(asked.get(name) or b"") for name in _DECIDING) > BYTES_MAX:
             return
-        wait_ms = held.due_ms - timestamp_ms
+        wait_ms = held.due_ms - record.timestamp()[1]
         is_asked = DELAY in asked
         range_ms = (wait_ms, wait_ms) if is_asked else delay_range_ms(rule.retry.backoff, held.attempt - 1)
         answer = Answer(
             *range_ms, held.attempt, held.target, held.target_partition, held.policy, held.dead_letter
         )  # fmt: skip
         self._shapes[tuple(map(intern, names))] = shape
-        shape.answers[shape.deciding(values)] = answer
-        self._remembered += 1
+        deciding = shape.deciding(values)
+        shape.answers[deciding] = answer
+        if self.held(record, place, headers, sys.maxsize) == held:
+            self._remembered += 1
+        else:
+            del shape.answers[deciding]
 
 
 def _is_plain(rule: Rule) -> bool:

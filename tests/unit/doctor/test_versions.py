@@ -77,7 +77,7 @@ def test_of_what_it_does_not_know_it_says_nothing(since: str, words: str) -> Non
 def test_the_status_says_whether_replicas_may_be_replaced_one_by_one(
     monkeypatch: pytest.MonkeyPatch, since: str, status: int
 ) -> None:
-    monkeypatch.setattr(command, "version", lambda _name: "0.2.0")
+    monkeypatch.setattr(command, "VERSION", "0.2.0")
     ran = CliRunner().invoke(app, ["doctor", "--version-from", since])
     assert ran.exit_code == status, ran.output
 
