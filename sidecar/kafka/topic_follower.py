@@ -31,7 +31,6 @@ READ_WAIT_S: Final = 0.2
 SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
 STOP_S: Final = 15.0
 REPLACED_S: Final = 1.0  # after an error of one topic, the consumer of all is replaced
-GROUP_ID: Final = "tickover-followers"  # it is never joined
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
 
 log = logging.getLogger("tickover.follower")
@@ -106,7 +105,7 @@ class TopicReader:
         with self._changing:
             self._followers = {**self._followers, follower.topic: follower}
             if self._thread is None:
-                self._thread = threading.Thread(target=self._read, name="topics", daemon=True)
+                self._thread = threading.Thread(target=self._read, args=(follower.topic,), name="topics", daemon=True)
                 self._thread.start()
 
     def leave(self, follower: "TopicFollower") -> None:
@@ -118,10 +117,13 @@ class TopicReader:
             thread, self._thread = self._thread, None
         thread.join(STOP_S)
 
-    def _read(self) -> None:
-        """Until nothing is followed. A consumer that fails is made anew; what was read stays."""
+    def _read(self, group_id: str) -> None:
+        """Until nothing is followed. A consumer that fails is made anew; what was read stays.
+
+        The client asks for the coordinator of `group_id`, which is never joined: one that its rights are for.
+        """
         while self._thread is threading.current_thread():
-            consumer = Consumer(follower_settings(self.client, GROUP_ID))
+            consumer = Consumer(follower_settings(self.client, group_id))
             try:
                 self._read_by(consumer)
             except KafkaException as error:
