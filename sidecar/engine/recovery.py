@@ -195,7 +195,7 @@ class Replay:
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, overflow_used=self.hw > 0,
         )  # fmt: skip
         lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
-        lane.first_change, lane.unlisted = self.first_change, self._trusted
+        lane.first_change = self.first_change
         lane.cuts, lane.read_marks, lane.vanished = self.cuts, self.marks, vanished
         lane.touched = self._is_news
         lane.ledger.block_ms = self._written_ms if self._blocks else now_ms

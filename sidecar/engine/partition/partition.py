@@ -133,7 +133,6 @@ class SourcePartition:
     overflow_sealed: int = 0  # the same, less what blocks under way settle: this is what a block records
     blocks_in_flight: int = 0
     overflow_used: bool = False  # a change block was written once: promotion must look there
-    unlisted: bool = False  # the overflow may have what no block of the ledger names: its blocks were lost
     runs: list[tuple[int, int]] = field(default_factory=list)
     recovered_runs: list[tuple[int, int]] = field(default_factory=list)
     recovered_until: int = -1  # offsets below were read before a crash: decided by the table of then
@@ -312,10 +311,6 @@ class SourcePartition:
                 self.order.found(fresh, False, cursor)
         self.promotion.cursor, self.promotion.promised = cursor, None
         return fresh
-
-    def is_stored(self, after_ms: int = -1) -> bool:
-        """Whether the overflow may have something that is due at `after_ms` or later, and isn't known to be settled."""
-        return self.overflow_used and (self.unlisted or self.ledger.latest_due_ms >= max(after_ms, 0))
 
     def _count_found(self) -> None:
         """Count what was taken out of the overflow beyond what it was thought to hold: earlier versions wrote counts

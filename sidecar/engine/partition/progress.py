@@ -193,11 +193,6 @@ class LedgerMarks:
             marks.popleft()
         return self.start
 
-    @property
-    def latest_due_ms(self) -> int:
-        """After this time no entry falls due that is ahead of the committed watermark; -1: there is none."""
-        return self.rebuilds[-1][1] if self.rebuild_pointer() is not None else -1
-
     def rebuild_pointer(self) -> int | None:
         """First ledger offset with an overflow entry that is still ahead of the watermark, as a recovery would find it;
         None: there is none.

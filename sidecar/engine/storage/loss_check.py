@@ -37,11 +37,8 @@ class LossCheck:
         return not self.under_way and is_over(now_ms, self._due_ms, CHECK_MS)
 
     def begin(self, lanes: Iterable[SourcePartition], now_ms: int) -> Asked:
-        """Partitions to ask about: those that have something in Redis that is needed. Empty: nothing is under way.
-
-        Of the others Redis may lose its number at the most, and the next change block shows that.
-        """
-        asked = [(lane, lane.acknowledged) for lane in lanes if lane.loss is None and lane.is_stored()]
+        """Partitions to ask about: those that have something in Redis, as far as known. Empty: nothing is under way."""
+        asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
         self._due_ms = now_ms + CHECK_MS
         self.under_way = bool(asked)
         return asked

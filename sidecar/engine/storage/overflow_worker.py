@@ -287,9 +287,6 @@ class OverflowWorker:
         start, until = lane.promotion.cursor, self._until(lane, self._now_ms)
         if until <= start:
             return 0
-        if not lane.is_stored(start.due_ms):  # by the ledger there is nothing to read
-            lane.promotion.cursor = until
-            return 0
         enough = start.due_ms - self._now_ms > self.horizon_ms // 2
         if enough and until.due_ms - start.due_ms < self._step_ms:
             return 0

@@ -64,7 +64,6 @@ class Engine:
         self._never = threading.Event()
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self._to_wheel, ThreadPoolExecutor(1))
         self.lane = SourcePartition(TopicPartition("t", 0), Wheel(now_ms()), PromotionWindows(Position(now_ms(), -1)))
-        self.lane.unlisted = True  # without a ledger
 
     def _to_wheel(self, lane: SourcePartition, records: list[Held]) -> None:
         self.in_wheel += [record.offset for record in records]

@@ -334,7 +334,6 @@ class Writer:
         self._now_ms = NOW_MS
         self.worker = OverflowWorker(overflow, 2_000, lambda lane, records: None, self._executor)
         self.lane = SourcePartition(LANE, Wheel(NOW_MS), PromotionWindows(START))
-        self.lane.unlisted = True  # without a ledger
         for offset in range(3):
             self.lane.accept(offset)
 

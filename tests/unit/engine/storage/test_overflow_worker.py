@@ -48,7 +48,6 @@ class Bench:
 
     def lane(self, partition: int, cursor_ms: int = NOW_MS) -> SourcePartition:
         lane = SourcePartition(TopicPartition("t", partition), Wheel(NOW_MS), PromotionWindows(Position(cursor_ms, -1)))
-        lane.unlisted = True  # without a ledger
         for offset in range(10):
             lane.accept(offset)
         return lane
