@@ -246,9 +246,9 @@ class Decider:
                 return AwaitingTarget(held, headers)
             if offset >= lane.recovered_until:
                 remembered = self._recall.of(topic, table)
-                if held.attempt:
+                if held.attempt and arrived_ms < 0:  # else it waits from its arrival, and its age is no other's
                     remembered.retries.note(record, (topic, partition, offset), headers, held)
-                else:
+                elif not held.attempt:
                     remembered.note(headers, parts, timestamp_ms, held)
             return held
         if isinstance(decision, Dead):

@@ -97,6 +97,11 @@ def decider(failures: list[tuple[str, int]]) -> Decider:
 )
 @example([FORWARDED], [(0, (1, STAMP_MS)), (0, (1, STAMP_MS + 77))], TABLES[0])
 @example([[*FORWARDED, (DELAY, b"5s")]], [(0, (1, STAMP_MS - 7_200_000)), (0, (1, STAMP_MS))], TABLES[0])
+@example(
+    [[*FORWARDED, (DELAY, b"5s"), (FIRST_FAILURE, b"1699999999000")]],
+    [(0, (1, STAMP_MS - 7_200_000)), (0, (1, STAMP_MS))],
+    TABLES[0],
+)
 @example([[*FORWARDED, (ERROR_CLASS, b"shop.ValidationError")]], [(0, (1, STAMP_MS)), (0, (1, STAMP_MS))], TABLES[0])
 @example(
     [
