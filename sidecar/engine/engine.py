@@ -237,7 +237,7 @@ class Engine:
             self._press()
         if now_ms - self._passed_ms >= PASS_INTERVAL_MS or now_ms < self._passed_ms:
             self._passed_ms = now_ms
-            self._to_pass = self._agenda.lanes
+            self._to_pass = self._to_pass or self._agenda.lanes  # all have their turn, before one has another
         if self._to_pass:
             self._pass_marks()
         if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
@@ -508,6 +508,8 @@ class Engine:
             or parts.assignment.paused
             or parts.actions.count > 0
             or any(map(parts.ordering.waits, self._agenda))
+            or parts.ordering.is_scanning
+            or parts.quotas.is_scanning
             or parts.emitter.backlog > 0
         )
 

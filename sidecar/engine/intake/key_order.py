@@ -112,6 +112,11 @@ class Ordering:
         self._names: dict[str, frozenset[str]] = {}  # policies that order, by source topic
         self._scans: dict[SourcePartition, OverflowScan] = {}
 
+    @property
+    def is_scanning(self) -> bool:
+        """The overflow of some lane is being read."""
+        return bool(self._scans)
+
     def waits(self, lane: SourcePartition) -> bool:
         """Whether this lane's intake should wait."""
         return lane.order is not None and bool(lane.order.queue)

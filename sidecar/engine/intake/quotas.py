@@ -31,6 +31,11 @@ class Quotas:
 
     # --- what is held ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_scanning(self) -> bool:
+        """The overflow of some lane is being read."""
+        return any(scan.after is not None for scan in self._scans.values())
+
     def watch(self, lane: SourcePartition, table: PolicyTable) -> None:
         """Count what this lane holds by the table's policies, beginning with what it holds already."""
         limits = self._limits_of(lane.id.topic, table)

@@ -86,3 +86,11 @@ def test_what_is_published_of_many_partitions_is_what_they_hold(bench: WideBench
     bench.run(1_000)
     later = bench.replica.engine.stats.topics[SOURCE]
     assert (later.wheel, later.overflow, later.emitted) == (0, 50, 50)
+
+
+def test_all_are_asked_for_marks_though_an_idle_engine_turns_seldom(bench: WideBench) -> None:
+    bench.watch()
+    for _ in range(2 * -(-PARTITIONS // PASS_LANES_MAX)):
+        bench.clock.advance(PUBLISH_INTERVAL_MS)
+        bench.step()
+    assert len(visits) == PARTITIONS
