@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Final
 
 import confluent_kafka
@@ -30,7 +31,8 @@ READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.2
 SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
 STOP_S: Final = 15.0
-REPLACED_S: Final = 1.0  # after an error of one topic, the consumer of all is replaced
+REPLACED_S: Final = 1.0  # after an error of one topic, the consumer of all is replaced ...
+REPLACED_MAX_S: Final = 30.0  # ... and while that comes again, later each time
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
 
 log = logging.getLogger("tickover.follower")
@@ -122,18 +124,21 @@ class TopicReader:
 
         The client asks for the coordinator of `group_id`, which is never joined: one that its rights are for.
         """
+        replaced_s = REPLACED_S
         while self._thread is threading.current_thread():
-            consumer = Consumer(follower_settings(self.client, group_id))
+            began_s = time.monotonic()
             try:
-                self._read_by(consumer)
+                with closing(Consumer(follower_settings(self.client, group_id))) as consumer:
+                    self._read_by(consumer, replaced_s)
             except KafkaException as error:
                 log.warning("reading again", extra={"error": error.args[0].str()})
                 time.sleep(READ_WAIT_S)
-            finally:
-                consumer.close()
+            # One topic that stays refused must not cost the others a new consumer each second.
+            was_well = time.monotonic() - began_s > 2 * replaced_s
+            replaced_s = REPLACED_S if was_well else min(2 * replaced_s, REPLACED_MAX_S)
 
-    def _read_by(self, consumer: confluent_kafka.Consumer) -> None:
-        """Until this consumer is to be replaced: after an error of one topic a while later, in which others are read.
+    def _read_by(self, consumer: confluent_kafka.Consumer, replaced_s: float) -> None:
+        """Until this consumer is to be replaced: so long after an error of one topic, in which others are read.
 
         Raises KafkaException for what isn't of one topic.
         """
@@ -154,7 +159,7 @@ class TopicReader:
                     if follower is None:
                         raise
                     log.warning("reading again", extra={"topic": follower.topic, "error": error.args[0].str()})
-                    replaced_at_s = min(replaced_at_s, time.monotonic() + REPLACED_S)
+                    replaced_at_s = min(replaced_at_s, time.monotonic() + replaced_s)
 
 
 class TopicFollower:

@@ -71,6 +71,8 @@ def test_a_commit_is_used_only_once_it_is_known_to_be_about_this_topic() -> None
     starts = starts_of(Consumer(), start_latest=False)
     known = starts.starts(LANES[:1])[LANES[0]]
     assert (known.offset, known.made_anew) == (5, False)
+    assert starts._consumer is not None, "one alone is asked about where logs were cut back: others may follow"
+    starts.starts(LANES[:2])
     assert starts._consumer is None, "until the next assignment nobody needs it"
     starts = starts_of(Consumer(), start_latest=False)
     starts._topics = lambda topics: {"in": _Topic("another", NOW)}  # type: ignore[method-assign]
