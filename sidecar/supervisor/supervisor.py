@@ -21,6 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NoReturn
 
+from pydantic import SecretStr
+
 from api.serving.siblings import Siblings
 from api.serving.sockets import Sockets, listening_of, open_sockets
 from sidecar.kafka.background import in_background
@@ -30,6 +32,7 @@ from sidecar.service.process import EXIT_FAILED, EXIT_OK, EXPECTED, START_GRACE_
 from sidecar.service.watched_files import has_terminal
 from sidecar.settings.settings import Settings
 from sidecar.settings.settings_file import SettingsFile
+from sidecar.settings.watched_file import FileSecret
 from sidecar.supervisor.replacing import BACKOFF_MAX_S, Ending, GiveUp, Place, after
 
 SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
@@ -40,6 +43,7 @@ log = logging.getLogger(__name__)
 
 def supervise(settings: Settings, source: SettingsFile | None) -> int:
     """Run `settings.processes` processes until SIGTERM or SIGINT, or until one can't start; returns the exit status."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may have ignored it: then no end is ever told
     with ExitStack() as stack:
         try:
             listening = listening_of(settings.api)
@@ -57,14 +61,33 @@ def supervise(settings: Settings, source: SettingsFile | None) -> int:
 
 
 def settings_for(settings: Settings, number: int, services: Services) -> Settings:
-    """Settings of process `number`, 1 ...: a member's name of its own, and where the supervisor's services are."""
+    """Settings of process `number`, 1 ...: a member's name of its own, where the supervisor's own services are, and
+    Kafka's secrets as their files have them now, since a process that starts late was told of no change.
+    """
+    client = {name: _as_of_now(value) for name, value in settings.kafka.client.items()}
+    kafka: dict[str, object] = {"client": client}
+    redis: dict[str, object] = {}
+    if services.kafka is not None:
+        kafka["bootstrap_servers"] = services.bootstrap
+    if services.redis is not None:
+        redis["url"] = services.redis_url
     return settings.model_copy(
         update={
             "instance_id": settings.instance_id and f"{settings.instance_id}-{number}",
-            "kafka": settings.kafka.model_copy(update={"bootstrap_servers": services.bootstrap}),
-            "redis": settings.redis.model_copy(update={"url": services.redis_url}),
+            "kafka": settings.kafka.model_copy(update=kafka),
+            "redis": settings.redis.model_copy(update=redis),
         }
     )
+
+
+def _as_of_now(value: str | SecretStr) -> str | SecretStr:
+    if not isinstance(value, FileSecret):
+        return value
+    try:
+        return FileSecret(value.now(), value.path)
+    except (OSError, ValueError) as error:  # somebody is just writing it: the process looks at it again
+        log.warning("a secret can't be read again", extra={"file": str(value.path), "error": type(error).__name__})
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +139,15 @@ class Supervisor:
                 return self._stop(status)
 
     def _start(self, number: int) -> None:
-        link, theirs = socket.socketpair()
+        pair: tuple[socket.socket, ...] = ()
         try:
+            link, theirs = pair = socket.socketpair()
             pid = os.fork()
-        except OSError as error:  # without memory, or too many processes: the others go on
+        except OSError as error:  # without memory or files, or too many processes: the others go on
             log.error("no process can be made", extra={"number": number, "error": error.strerror})
             self._due_s[number] = time.monotonic() + BACKOFF_MAX_S
-            link.close()
-            theirs.close()
+            for end in pair:
+                end.close()
             return
         if pid == 0:
             for one in (link, *(other.link for other in self._running.values())):
