@@ -144,7 +144,12 @@ class KafkaSender:
             except Exception as error:  # noqa: BLE001 - of a callback; this thread serves all requests
                 log.error("delivery report failed: %s", type(error).__name__)
             self._sending.clear()  # before it is asked: whoever sends meanwhile sets it behind that
-            if not self._producer.rest(IDLE_S):
+            try:
+                rests = self._producer.rest(IDLE_S)
+            except Exception as error:  # noqa: BLE001 - it serves reports, too
+                log.error("delivery report failed: %s", type(error).__name__)
+                rests = False
+            if not rests:
                 self._sending.set()
 
 

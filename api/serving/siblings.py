@@ -34,6 +34,8 @@ METRICS: Final = "/metrics"
 UP: Final = "tickover_process_up"
 UP_TEXT: Final = "With --processes only: 1 for each process that has answered the scrape"
 ANSWER_S: Final = 4.0  # the chart's probes wait for 5
+ASKING_MAX: Final = 8  # requests at a time that ask all: each opens a file for each process
+REFUSALS: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS})
 CALLER: Final = b"tickover-caller"
 STRANGER: Final = b"tickover-stranger"
 # Of the connection, not of the request; and what only a sibling may say.
@@ -107,13 +109,18 @@ class Together:
     def __init__(self, app: ASGIApp, siblings: Siblings) -> None:
         self.app = app
         self._siblings = siblings
+        self._room = asyncio.Semaphore(ASKING_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(self._siblings.path)
         if scope["method"] not in ("GET", "HEAD") or path not in (METRICS, *PROBES):
             await self.app(scope, receive, send)
             return
-        told = await self._ask_all(scope, path)
+        async with self._room:
+            told = await self._ask_all(scope, path)
+        if (refusal := refusal_of(told[self._siblings.number])) is not None:
+            await SafeHeaders(refusal)(scope, receive, send)
+            return
         match path:
             case "/metrics":
                 response = await asyncio.to_thread(metrics_of_all, told, self._siblings.number)
@@ -131,9 +138,13 @@ class Together:
         if not any(name == b"host" for name, _ in headers):
             headers.append((b"host", b""))  # as it was: else the client makes one up
         url = httpx.URL("http://process", path=path, query=scope["query_string"])
-        numbers = self._siblings.numbers
-        answers = await asyncio.gather(*(self._ask(number, url, headers) for number in numbers))
-        return dict(zip(numbers, answers, strict=True))
+        own = self._siblings.number
+        here = await self._ask(own, url, headers)
+        if refusal_of(here) is not None:  # who is refused costs no more than here
+            return {own: here}
+        others = [number for number in self._siblings.numbers if number != own]
+        answers = await asyncio.gather(*(self._ask(number, url, headers) for number in others))
+        return dict(sorted({own: here, **dict(zip(others, answers, strict=True))}.items()))
 
     async def _ask(self, number: int, url: httpx.URL, headers: Sequence[tuple[bytes, bytes]]) -> Told:
         transport = httpx.AsyncHTTPTransport(uds=self._siblings.place(number), verify=False)  # no TLS: no certificates
@@ -146,6 +157,14 @@ class Together:
         except (httpx.TransportError, TimeoutError):
             return SILENT
         return response
+
+
+def refusal_of(told: Told) -> Response | None:
+    """The answer of a process that refuses the caller; None where it doesn't."""
+    if isinstance(told, str) or told.status_code not in REFUSALS:
+        return None
+    headers = {name: value for name, value in told.headers.items() if name in ("retry-after", "www-authenticate")}
+    return Response(told.content, told.status_code, headers, told.headers.get("content-type"))
 
 
 def liveness_of_all(told: Mapping[int, Told], *, is_start: bool) -> Response:
@@ -167,13 +186,12 @@ def readiness_of_all(told: Mapping[int, Told]) -> Response:
 
 
 def metrics_of_all(told: Mapping[int, Told], own: int) -> Response:
-    """The samples of all that answer; where this one refuses the caller, its refusal."""
+    """The samples of all that answer."""
     here = told[own]
     if isinstance(here, str):
         return _problem("not-ready", _problems({own: here}), METRICS)
     if here.status_code != httpx.codes.OK:
-        headers = {name: value for name, value in here.headers.items() if name in ("retry-after", "www-authenticate")}
-        return Response(here.content, here.status_code, headers, here.headers.get("content-type"))
+        return Response(here.content, here.status_code, media_type=here.headers.get("content-type"))
     texts = {
         number: one.text
         for number, one in told.items()

@@ -8,7 +8,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.responses import Response
 
-from api.serving.siblings import NOT_THERE, SILENT, liveness_of_all, metrics_of_all, readiness_of_all
+from api.serving.siblings import NOT_THERE, SILENT, liveness_of_all, metrics_of_all, readiness_of_all, refusal_of
 
 ALIVE = httpx.Response(200, json={"status": "alive"})
 STARTING = httpx.Response(200, json={"status": "starting"})
@@ -99,7 +99,10 @@ def test_a_scrape_has_the_samples_of_all_each_family_once() -> None:
 
 def test_whom_the_process_refuses_it_tells_nothing_of_others() -> None:
     headers = {"content-type": "application/problem+json", "www-authenticate": "Bearer", "content-length": "2"}
-    told = metrics_of_all({1: httpx.Response(401, content=b"{}", headers=headers), 2: scraped(1)}, own=1)
+    told = refusal_of(httpx.Response(401, content=b"{}", headers=headers))
+    assert told is not None
     assert (told.status_code, told.body) == (401, b"{}")
     assert told.headers["www-authenticate"] == "Bearer"
     assert told.headers["content-type"] == "application/problem+json"
+    assert refusal_of(httpx.Response(200)) is None
+    assert refusal_of("it does not answer") is None
