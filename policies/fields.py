@@ -20,7 +20,7 @@ SIZE_MAX: Final = (1 << 53) - 1  # bytes: what every JSON reader keeps exact
 # For schemas: takes all that `parse_size` takes, and a little more. Go's regular expressions read it: no lookaround.
 SIZE_PATTERN: Final = r"^\s*[0-9]{1,16}(\.[0-9]{1,9})?\s*([bB]|[kmgtKMGT][iI]?[bB])?\s*$"
 
-_SIZE: Final = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,9}))?\s*(?:([kmgt]?)(i?)(b?))", re.IGNORECASE)
+_SIZE: Final = re.compile(r"([0-9]{1,16})(?:\.([0-9]{1,9}))?\s*(?:([kmgt]?)(i?)(b?))", re.IGNORECASE | re.ASCII)
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _HOURLY: Final = {"s": HOUR_S, "m": 60, "h": 1}
 _RATE: Final = re.compile(r"([0-9]{1,13})/([smh])")
@@ -60,7 +60,7 @@ def parse_size(value: object, min_bytes: int = 0, max_bytes: int = SIZE_MAX) -> 
     size, rest = -1, 0
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= SIZE_MAX:
         size, rest = int(value), int(value != int(value))
-    elif isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
+    elif isinstance(value, str) and (found := _SIZE.fullmatch(value.strip(" \t\n\r\f"))):
         whole, fraction, power, binary, b = found.groups()
         if (power or binary) and not (power and b):
             raise FormatError("a size needs its unit in full: 2kB is 2,000 bytes, 2KiB is 2,048", value)
