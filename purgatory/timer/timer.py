@@ -6,8 +6,8 @@ first, so it is moved.
 
 All lists of a timer share one lock, in their `TaskCounter`: a flush moves tasks from one list to others under it, so
 whoever cancels sees each in one of them, or expired. Only two threads that add one task to two timers at the same
-moment may leave it in both. It counts in the earlier one until its bucket expires, and is dropped there unrun. So a
-timer's size may be too high for a while, never too low.
+moment may leave it in both. It counts in the earlier one until its bucket expires, and is dropped there unrun; a
+timer's size is too high by it until then. While a bucket expires, a reader of the size may see what it moves missing.
 """
 
 from abc import ABC, abstractmethod
