@@ -140,9 +140,9 @@ def test_killed_again_and_again_each_occurrence_arrives_once_and_none_early(benc
 
 
 def test_a_record_that_kafka_refuses_is_said_and_holds_up_no_other(bench: Bench) -> None:
+    bench.put("fine")  # nobody writes while there are no schedules
     other = next(replica for replica in bench.replicas if replica is not bench.writer())
     bench.put("large", source=bench.site.name("narrow"), value={"base64": base64.b64encode(os.urandom(5_000)).decode()})
-    bench.put("fine")
     refused: dict[str, Any] = {}
 
     def is_refused() -> bool:
