@@ -141,16 +141,12 @@ class KafkaSender:
             self._sending.wait()
             try:
                 self._producer.poll(POLL_S)
+                self._sending.clear()  # before it is asked: whoever sends meanwhile sets it behind that
+                if self._producer.rest(IDLE_S):
+                    continue
             except Exception as error:  # noqa: BLE001 - of a callback; this thread serves all requests
                 log.error("delivery report failed: %s", type(error).__name__)
-            self._sending.clear()  # before it is asked: whoever sends meanwhile sets it behind that
-            try:
-                rests = self._producer.rest(IDLE_S)
-            except Exception as error:  # noqa: BLE001 - it serves reports, too
-                log.error("delivery report failed: %s", type(error).__name__)
-                rests = False
-            if not rests:
-                self._sending.set()
+            self._sending.set()
 
 
 def _let_go(worn: Producer, _: KafkaException) -> None:
