@@ -164,8 +164,7 @@ class Decider:
     def _retry(self, retries: TopicRetries, record: SourceRecord, place: Place, headers: Headers) -> Held | None:
         """A retry that is decided as one before; None: it must be decided."""
         kind, timestamp_ms = record.timestamp()
-        is_far = abs(self._now_ms - timestamp_ms) > self._limits.timestamp_age_max_ms
-        if not kind or is_far or not 0 <= timestamp_ms <= TIME_MAX_MS:
+        if not kind or self._arrived_ms(kind, timestamp_ms) >= 0 or not 0 <= timestamp_ms <= TIME_MAX_MS:
             return None
         held = retries.held(record, place, headers, self._limits.header_bytes_max)
         if held is None or held.target_partition >= self._partitions.get(held.target, -1):

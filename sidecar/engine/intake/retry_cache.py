@@ -9,10 +9,9 @@ each whose answer isn't known.
 What is remembered is bounded in number and size, whatever is sent, and forgotten with the policy table it came from.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from sys import intern
+from sys import intern, maxsize
 from typing import Any, Final, NamedTuple
 
 from policies.backoff import delay_range_ms, jittered_ms
@@ -153,7 +152,7 @@ class TopicRetries:
         self._shapes[tuple(map(intern, names))] = shape
         deciding = shape.deciding(values)
         shape.answers[deciding] = answer
-        if self.held(record, place, headers, sys.maxsize) == held:
+        if self.held(record, place, headers, maxsize) == held:
             self._remembered += 1
         else:
             del shape.answers[deciding]
