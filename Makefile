@@ -245,6 +245,21 @@ redoc: ## Fetch the renderer of the API's page again, from its npm package (REDO
 		cat bundles/redoc.standalone.js.LICENSE.txt bundles/*.worker.js.LICENSE.txt; } \
 		| sed 's/[[:space:]]*$$//' > ../../../api/redoc/LICENSE.txt
 
+HTMX := 2.0.11
+UPLOT := 1.6.32
+
+.PHONY: console
+console: ## Fetch the console's scripts again, from their npm packages (HTMX=version UPLOT=version)
+	@rm -rf build/console && mkdir -p build/console/htmx build/console/uplot
+	@npm pack --silent --pack-destination build/console htmx.org@$(HTMX) uplot@$(UPLOT) >/dev/null
+	@tar -xzf build/console/htmx.org-$(HTMX).tgz -C build/console/htmx
+	@tar -xzf build/console/uplot-$(UPLOT).tgz -C build/console/uplot
+	@cp build/console/htmx/package/dist/htmx.min.js api/console/static/htmx/
+	@cp build/console/uplot/package/dist/uPlot.iife.min.js build/console/uplot/package/dist/uPlot.min.css api/console/static/uplot/
+	@for name in htmx uplot; do \
+		sed 's/[[:space:]]*$$//' build/console/$$name/package/LICENSE > api/console/static/$$name/LICENSE.txt; done
+	@cd api/console/static && sha256sum htmx/*.js uplot/*.js uplot/*.css > vendored.sha256
+
 .PHONY: up
 up: data/tokens/tokens.yaml readable ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
 	@$(compose) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach

@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api import problems
 from api.audit import Audit, AuditLog
 from api.body import BodyLimit
+from api.console import app as console
+from api.console.page import ConsoleOptions
 from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
 from api.openapi import document
@@ -67,8 +69,10 @@ PARTS: Final = (
 )
 
 
-def create_app(ports: Ports) -> FastAPI:
-    """An ASGI application over `ports`. It starts and stops nothing. Raises UndeclaredRoute."""
+def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> FastAPI:
+    """An ASGI application over `ports`, with a console where there are options for it. It starts and stops nothing.
+    Raises UndeclaredRoute.
+    """
     app = FastAPI(
         title="tickover",
         version=VERSION,
@@ -90,6 +94,9 @@ def create_app(ports: Ports) -> FastAPI:
         declared_access(route)
         get_flat_params(route.dependant)  # else FastAPI builds what reads a model of parameters with the first request
     document.install(app, _BODIES, ports.path)
+    app.state.start = "/docs" if console_options is None else "/ui/"
+    if console_options is not None:
+        console.install(app, console_options)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)

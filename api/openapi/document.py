@@ -83,9 +83,9 @@ async def renderer() -> Response:
 
 
 @router.get("/", dependencies=[Visitor])
-async def start() -> Response:
-    """People who open the address get the page."""
-    return RedirectResponse("/docs", 302)
+async def start(request: Request) -> Response:
+    """People who open the address get the console, or the page of the API."""
+    return RedirectResponse(request.app.state.start, 302)
 
 
 @cache

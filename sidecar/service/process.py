@@ -24,15 +24,9 @@ from fastapi import FastAPI
 
 from api.access.auth import AccessConfigError
 from api.access.gate import Gate, open_gate
-from api.app import create_app
-from api.idempotency import RedisIdempotency
-from api.lookup import LookUp
-from api.ports import Limits, Ports
-from api.sender import KafkaSender
 from api.serving.listener import Starting
 from api.serving.server import Server, SharedPort
 from api.serving.sockets import BindError, listening_of
-from api.sources import SourceSender
 from policies.errors import PolicyError
 from policies.kafka_clients import AdminClient
 from policies.topic.store import PolicyStore
@@ -46,14 +40,9 @@ from sidecar.engine.clock import Timekeeper
 from sidecar.engine.commit.settlement import Traces
 from sidecar.engine.engine import Engine, EngineError
 from sidecar.kafka.background import abandon, in_background
-from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.client_settings import client_log
-from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import MissingTopicError
-from sidecar.lookup.group import GroupLookUp, Meeting
-from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.local import LocalLookUp
-from sidecar.lookup.receipts import Receipts
 from sidecar.model.condition import SAMPLE_MS
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
@@ -62,15 +51,14 @@ from sidecar.overflow.interface import OverflowFailure
 from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, TimedOverflow, open_overflow
 from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
+from sidecar.service import rest
 from sidecar.service.assembly import Brokers, Machinery, Policies, Storage, build
-from sidecar.service.bulk_changes import changes_of
-from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
 from sidecar.service.housekeeping import Housekeeping, Interval, Memory
 from sidecar.service.kafka_start import ensure_topics, once_brokers_answer, open_policies
 from sidecar.service.leftovers import Leftovers
-from sidecar.service.metrics import Exposition, Recorder
-from sidecar.service.schedules import firing_of, limits_of, schedule_store_of
+from sidecar.service.metrics import Recorder
+from sidecar.service.rest import Made
 from sidecar.service.sources import Sources
 from sidecar.service.watched_files import LOOK_S, PublishedFile, WatchedFiles, files_of, has_terminal
 from sidecar.settings.api import url_of
@@ -236,7 +224,7 @@ class Process:
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         ask_brokers(sources.look)
-        app, firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
+        app, firing, letters = self._start_rest(client, overflow, recorder, sources, gate)
         published = PublishedFile(self.store, policies_at_start)
         files = files_of(settings, self._source, published, gate, listening.certificate, letters)
         self._files = WatchedFiles(files, recorder.watched_file)
@@ -266,82 +254,18 @@ class Process:
         if cause := tell_unreachable(self.settings, error):  # which names no host: everybody may ask a probe
             self._front.reason = f"it waits for Kafka: {cause}"
 
-    def _start_api(
-        self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
+    def _start_rest(
+        self, client: dict[str, str], overflow: RedisOverflow, recorder: Recorder, sources: Sources, gate: Gate
     ) -> tuple[FastAPI, Firing, Reading]:
-        settings, engine, store = self.settings, self.engine, self.store
-        recorder, sources, gate = made
-        sender = KafkaSender(client)
-        sender.start()
-        self._stack.callback(sender.stop)
-        idempotency = RedisIdempotency(overflow.client, settings.group)
-        self._stack.callback(idempotency.stop)
-        receipts = Receipts(settings.api.receipts_bytes_max)
-        ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
-        replicas = self._start_look_up(overflow, sources, recorder, Backlog(client, settings.group))
-        lookup = LookUp(replicas)
-        self._stack.callback(lookup.stop)
-        reader = TopicReader(client)
-        redriven = redriven_of(settings, reader)
-        self._stack.callback(redriven.stop)
-        letters = reading_of(settings, client, lambda: store.table, redriven)
-        self._stack.callback(letters.stop)
-        redrives, redrive_log = redrives_of(settings, reader, store, letters, redriven)
-        self._stack.callback(redrive_log.stop)
-        self._stack.callback(redrives.crew.stop)
-        changes, change_log = changes_of(settings, reader, lambda: store.table, replicas, receipts)
-        self._stack.callback(change_log.stop)
-        self._stack.callback(changes.crew.stop)
-        schedules = schedule_store_of(settings, reader)
-        self._stack.callback(schedules.stop)
-        ports = Ports(
-            policies=store,
-            stats=lambda: engine.stats,
-            sender=SourceSender(sender, settings.reserved_topics),
-            audit_sender=sender,
-            audit_topic=settings.audit_topic,
-            idempotency=idempotency,
-            receipts=receipts,
-            lookup=lookup,
-            conditions=self._conditions,
-            letters=letters,
-            redrives=redrives,
-            governor=governor_of(settings),
-            changes=changes,
-            change_rate=settings.changes.rate,
-            schedules=schedules,
-            schedule_limits=limits_of(settings),
-            metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
-            gate=gate,
-            now_ms=lambda: time.time_ns() // 1_000_000,
-            monotonic_s=time.monotonic,
-            sources=sources,
-            limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
-            path=settings.api.path,
-        )
-        for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
-            part.start()
-        app = create_app(ports)
-        self._stack.callback(self.server.stop)  # while what it asks is still there
-        ledger_reader.start()
-        self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
-        firing = firing_of(settings, client, schedules, self.machinery, sources, recorder)
-        self._stack.callback(firing.stop)
-        return app, firing, letters
-
-    def _start_look_up(
-        self, overflow: RedisOverflow, sources: Sources, recorder: Recorder, backlog: Backlog
-    ) -> GroupLookUp:
-        local = partial(self._look_up_here, overflow)
-        meeting = Meeting(overflow.client, self.settings.group, recorder.leave_out, self._signing)
-        replicas = GroupLookUp(local, meeting, lambda: sources.group_partitions, backlog)
-        replicas.start()
-        self._stack.callback(replicas.stop)
-        return replicas
+        made = Made(
+            self.settings, client, self.machinery, self.store, overflow, self._conditions, recorder, sources, gate,
+            self._signing, partial(self._look_up_here, overflow),
+        )  # fmt: skip
+        return rest.start(made, self.server.stop, self._stack)
 
     def _look_up_here(self, overflow: RedisOverflow) -> LocalLookUp:
-        group, viewer = self.settings.group, self.machinery.viewer
-        return LocalLookUp(self.engine.submit, viewer, overflow.client, group, self._signing)
+        viewer = self.machinery.viewer
+        return LocalLookUp(self.engine.submit, viewer, overflow.client, self.settings.group, self._signing)
 
     def _start_housekeeping(
         self,

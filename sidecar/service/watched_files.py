@@ -21,8 +21,8 @@ from policies.model import Policy
 from policies.topic.store import PolicyStore
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.operations.dead_letters.browse import Reading
-from sidecar.service.dead_letters import rules_of
 from sidecar.service.logs import set_level
+from sidecar.service.operations.dead_letters import rules_of
 from sidecar.settings.settings import Settings
 from sidecar.settings.settings_file import SettingsFile, settings_file
 from sidecar.settings.watched_file import FileSecret, Known, UnusableFile, WatchedFile

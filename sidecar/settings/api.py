@@ -2,10 +2,10 @@
 
 import re
 from ipaddress import ip_address
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sidecar.settings.types import (
     CONTENT_WHILE_RUNNING,
@@ -22,7 +22,7 @@ ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
 
-OWN_PATHS: Final = ("/v1", "/docs", "/openapi.json", "/metrics", "/livez", "/readyz")
+OWN_PATHS: Final = ("/v1", "/ui", "/docs", "/openapi.json", "/metrics", "/livez", "/readyz")
 
 
 def without_brackets(host: str) -> str:
@@ -73,8 +73,14 @@ def _api_path(path: str) -> str:
     return path.removesuffix("/")
 
 
+def _console_mode(value: object) -> object:
+    """YAML takes `on` and `off` for true and false."""
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+
 Host = Annotated[str, AfterValidator(without_brackets)]
 ApiPath = Annotated[str, AfterValidator(_api_path)]
+ConsoleMode = Annotated[Literal["on", "off", "parts"], BeforeValidator(_console_mode)]
 Algorithms = Annotated[CommaList, AfterValidator(_algorithms)]
 ProviderUrl = Annotated[str, AfterValidator(_provider_url)]
 
@@ -184,6 +190,18 @@ class ApiSettings(Section):
     allow_unauthenticated: bool = Field(
         default=False, description="true: whoever reaches the API may do everything, also beyond loopback"
     )
+    console: ConsoleMode = Field(
+        default="on",
+        description="Pages for people at /ui: on, off, or parts (on, with a page of all parts at /ui/parts)",
+    )
+    console_idle_ms: Milliseconds = Field(
+        default=1_800_000, ge=60_000, le=86_400_000, alias="console_idle",
+        description="A log-in to the console ends when nobody was there for so long, 1m to 1d",
+    )  # fmt: skip
+    console_longest_ms: Milliseconds = Field(
+        default=43_200_000, ge=60_000, le=30 * 86_400_000, alias="console_longest",
+        description="A log-in to the console lasts no longer than this, 1m to 30d",
+    )  # fmt: skip
     metrics_open: bool = Field(default=False, description="true: /metrics needs no token")
     rate_limit: int = Field(
         default=1_000, ge=0, le=1_000_000, json_schema_extra=WHILE_RUNNING,

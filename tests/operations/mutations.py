@@ -355,7 +355,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=SCHEDULES,
     ),
     "what schedules owe is written by a clock that nobody has confirmed": Mutant(
-        "service/schedules.py", "time.now_ms() if time.is_known else None", "time.now_ms()", suite=SCHEDULES
+        "service/operations/schedules.py", "time.now_ms() if time.is_known else None", "time.now_ms()", suite=SCHEDULES
     ),
     "a writer of schedules doesn't know its own record": Mutant(
         "operations/schedules/store.py",

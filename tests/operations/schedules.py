@@ -15,7 +15,7 @@ from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOv
 from sidecar.operations.schedules.cron import occurrences
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.schedule import Schedule, ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.service.schedules import clock_of
+from sidecar.service.operations.schedules import clock_of
 from tests.unit.schedule_world import LIMITS, NOW_MS, Delayed, MemorySchedules, schedule
 
 NAMES: Final = ("tick", "keyed", "large", "hourly")

@@ -18,6 +18,7 @@ from starlette.routing import Match
 from api.access.auth import Tokens
 from api.access.gate import Gate
 from api.app import create_app
+from api.console.page import ConsoleOptions
 from api.lookup import LookUp
 from api.ports import (
     Acknowledged,
@@ -258,6 +259,7 @@ class World:
     gate: Gate | None = None
     limits: Limits = field(default_factory=Limits)
     path: str = ""
+    console: ConsoleOptions | None = None
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     schedules: MemorySchedules = field(default_factory=MemorySchedules)
     recorder: Recorder = field(default_factory=Recorder)
@@ -292,7 +294,8 @@ class World:
                 limits=self.limits,
                 path=self.path,
                 sources=self.sources,
-            )
+            ),
+            self.console,
         )
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:

@@ -27,10 +27,10 @@ from sidecar.kafka import client_settings
 from sidecar.kafka.topic_follower import TopicReader
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.stats import Stats
-from sidecar.service.bulk_changes import changes_of
-from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.service.metrics import Exposition, Recorder
-from sidecar.service.schedules import limits_of, schedule_store_of
+from sidecar.service.operations.bulk_changes import changes_of
+from sidecar.service.operations.dead_letters import governor_of, reading_of, redriven_of, redrives_of
+from sidecar.service.operations.schedules import limits_of, schedule_store_of
 from sidecar.settings.settings import Settings
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until

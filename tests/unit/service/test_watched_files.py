@@ -20,8 +20,8 @@ from policies.model import Policy
 from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.service import process as process_module
 from sidecar.service import watched_files
-from sidecar.service.dead_letters import rules_of
 from sidecar.service.metrics import Recorder
+from sidecar.service.operations.dead_letters import rules_of
 from sidecar.service.process import Process
 from sidecar.service.watched_files import PublishedFile, WatchedFiles, files_of, password_files, policies_file
 from sidecar.settings.settings import Settings, load_settings

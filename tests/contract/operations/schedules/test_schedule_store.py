@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from sidecar.kafka.topic_follower import TopicReader
 from sidecar.operations.schedules.schedule import ScheduleConflict, SchedulesUnavailable
 from sidecar.operations.schedules.store import ScheduleStore
-from sidecar.service.schedules import schedule_store_of
+from sidecar.service.operations.schedules import schedule_store_of
 from sidecar.settings.settings import Settings
 from tests.services.waiting import wait_until
 from tests.unit.schedule_world import schedule

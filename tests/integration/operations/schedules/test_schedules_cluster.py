@@ -23,7 +23,7 @@ from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.owing import Limits
 from sidecar.operations.schedules.schedule import SchedulesUnavailable
 from sidecar.operations.schedules.writing import FiringContext
-from sidecar.service.schedules import schedule_store_of
+from sidecar.service.operations.schedules import schedule_store_of
 from sidecar.settings.settings import Settings
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka

@@ -20,8 +20,8 @@ from sidecar.operations.schedules.apart import AGAIN_MS
 from sidecar.operations.schedules.firing import WITHOUT_MS, Firing
 from sidecar.operations.schedules.schedule import SchedulesUnavailable
 from sidecar.operations.schedules.writing import Tenure
-from sidecar.service import schedules as assembly
 from sidecar.service.metrics import Recorder
+from sidecar.service.operations import schedules as assembly
 from sidecar.settings.settings import Settings
 from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 

@@ -1,0 +1,160 @@
+"""The console as an ASGI application: from a request to the page of a viewer.
+
+A request passes: its path -> log-in (session) -> form token -> GET /v1/whoami -> the screen. Whatever the API refuses
+becomes a page that says why.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from api.console import log_in, static
+from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
+from api.console.pages import parts, search
+from api.console.rest import Refusal, Rest
+from api.console.session import Session
+
+SCREENS: Final[Sequence[Screen]] = (*search.SCREENS,)
+POLICY: Final = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+)
+
+
+class Console:
+    """Pages over an API."""
+
+    def __init__(self, api: ASGIApp, options: ConsoleOptions) -> None:
+        self._api = api
+        self._options = options
+        self._cookie = cookie_name(options.group)
+
+    def application(self) -> ASGIApp:
+        """To be mounted at `ROOT`."""
+        screens = (*SCREENS, *(parts.SCREENS if self._options.parts else ()))
+        routes = [
+            Route("/static/{hash}/{name:path}", static.serve),
+            Route("/log-in", self._guarded(log_in.form), methods=["GET"]),
+            Route("/log-in", self._guarded(log_in.enter), methods=["POST"]),
+            Route("/log-out", self._guarded(log_in.leave), methods=["POST"]),
+            *(Route(one.path, self._shown(one), methods=[one.method]) for one in screens),
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: self._not_there})
+
+    def _shown(self, screen: Screen) -> Callable[[Request], Awaitable[Response]]:
+        async def show(request: Request) -> Response:
+            page = self._page(request)
+            if page is None:
+                return self._to_log_in(request)
+            try:
+                await self._enter(page, screen)
+                answer = await screen.show(page)
+            except Refused as refused:
+                answer = page.show("refused.html", 403, title="Not done", detail=str(refused))
+            except Refusal as refusal:
+                if refusal.status == 401:
+                    return self._to_log_in(request)
+                answer = self._told(page, refusal)
+            return self._kept(page, answer)
+
+        return show
+
+    def _guarded(self, show: Callable[[Page], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Pages that need no log-in."""
+
+        async def guarded(request: Request) -> Response:
+            page = self._page(request) or self._nobodys(request)
+            try:
+                if request.method == "POST":
+                    await self._take_form(page)
+                answer = await show(page)
+            except Refused as refused:
+                answer = page.show("refused.html", 403, title="Not done", detail=str(refused))
+            return self._kept(page, answer) if page.session.token or not self._options.authenticates else answer
+
+        return guarded
+
+    def _page(self, request: Request) -> Page | None:
+        """The page of a session that goes on; None: log in first."""
+        now_s = Page(request, self._options, Rest(self._api, request, ""), Session("", "", 0, 0)).now_ms // 1_000
+        session = Session.of_cookie(request.cookies.get(self._cookie, ""))
+        if session is not None and session.is_over(now_s, self._options.idle_s, self._options.longest_s):
+            session = None
+        if session is not None and bool(session.token) != self._options.authenticates:
+            session = None
+        if session is None:
+            if self._options.authenticates:
+                return None
+            session = Session.begin("", now_s)
+        if "hx-request" not in request.headers:  # what the page asks by itself is nobody's presence
+            session = session.seen(now_s)
+        return self._page_of(request, session)
+
+    def _nobodys(self, request: Request) -> Page:
+        page = self._page_of(request, Session.begin("", 0))
+        page.session = replace(page.session, begun_s=page.now_ms // 1_000, seen_s=page.now_ms // 1_000)
+        return page
+
+    def _page_of(self, request: Request, session: Session) -> Page:
+        below = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
+        request.scope["console_path"] = "" if below == "/" else below
+        return Page(request, self._options, Rest(self._api, request, session.token), session)
+
+    async def _enter(self, page: Page, screen: Screen) -> None:
+        if screen.method == "POST":
+            await self._take_form(page)
+        page.who = await page.get("/v1/whoami")
+        if not page.may(screen.role):
+            raise Refused(f"This needs the role {screen.role}, and yours is {page.who.get('role') or 'none'}.")
+
+    async def _take_form(self, page: Page) -> None:
+        page.fields = await read_form(page.request)
+        page.form = dict(page.fields)
+        log_in.refuse_foreign(page)
+        if not log_in.is_own(page.form.get(CSRF_FIELD, ""), page):
+            raise Refused("This form is of another session, or of an older one. Open the page again, and repeat it.")
+
+    def _kept(self, page: Page, answer: Response) -> Response:
+        """Keep the session in the browser, written again when it has changed."""
+        answer.headers.setdefault("Content-Security-Policy", POLICY)
+        if page.session.cookie != page.request.cookies.get(self._cookie) and self._cookie not in answer.headers.get(
+            "set-cookie", ""
+        ):
+            log_in.keep(page, answer)
+        return answer
+
+    def _to_log_in(self, request: Request) -> Response:
+        page = self._nobodys(request)
+        if log_in.is_from_elsewhere(request):
+            return log_in.again(page)
+        if "hx-request" in request.headers:  # a part of a page: all of it goes to the log-in
+            return Response(None, 401, {"HX-Redirect": page.url("/log-in")})
+        there = page.path + (f"?{request.url.query}" if request.url.query else "") if request.method == "GET" else ""
+        return RedirectResponse(page.location("/log-in", next=there), 303)
+
+    def _told(self, page: Page, refusal: Refusal) -> Response:
+        title = str(refusal.problem.get("title") or "Not done")
+        return page.show("refused.html", refusal.status, title=title, detail=refusal.detail)
+
+    async def _not_there(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        page = self._page(request) or self._nobodys(request)
+        answer = page.show("refused.html", error.status_code, title="Not there", detail="There is no such page.")
+        return self._kept(page, answer)
+
+
+def install(api: Starlette, options: ConsoleOptions) -> None:
+    """Show the console of `api` at `ROOT`."""
+    api.add_route(ROOT, _begin, include_in_schema=False)
+    api.mount(ROOT, Console(api, options).application())
+
+
+async def _begin(request: Request) -> Response:
+    return RedirectResponse(f"{ROOT}/", 307)

@@ -1,0 +1,30 @@
+"""Every page as a command: what `tickover` and `curl` are asked for the same."""
+
+import json
+import shlex
+from collections.abc import Mapping
+
+from api.console.rest import Query, query_of
+
+
+def tickover(words: str, options: Mapping[str, object] | None = None, *arguments: str) -> str:
+    """`tickover messages list --target x`; options that are empty are left out, True is a flag."""
+    parts = ["tickover", *words.split()]
+    for name, value in (options or {}).items():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if one is True:
+                parts.append(f"--{name.replace('_', '-')}")
+            elif one not in ("", None, False):
+                parts += [f"--{name.replace('_', '-')}", shlex.quote(str(one))]
+    return " ".join((*parts, *(shlex.quote(argument) for argument in arguments)))
+
+
+def curl(base_url: str, method: str, path: str, query: Query | None = None, body: object = None) -> str:
+    """The call for curl. The token is a variable, as it never stands in a page."""
+    asked = query_of(query)
+    parts = ["curl", "-H", '"Authorization: Bearer $TICKOVER_TOKEN"']
+    if method != "GET":
+        parts += ["-X", method, "-H", "'Tickover-Client: curl'"]
+    if body is not None:
+        parts += ["--json", shlex.quote(json.dumps(body))]
+    return " ".join((*parts, shlex.quote(f"{base_url}{path}" + (f"?{asked}" if asked else ""))))

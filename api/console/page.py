@@ -1,0 +1,203 @@
+"""One request for a page: its viewer, the API in the viewer's name, and the answer as HTML."""
+
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl
+from zoneinfo import ZoneInfo
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from api.console import commands, words
+from api.console.rest import Query, Refusal, Rest, query_of
+from api.console.session import Session
+from api.console.static import address_of
+
+ROOT: Final = "/ui"
+UTC: Final = "UTC"
+ZONE_COOKIE: Final = "tickover-zone"
+CSRF_FIELD: Final = "csrf"
+DONE_FIELD: Final = "done"
+FIELDS_MAX: Final = 20_000  # of a form: a page of messages, selected
+ROLES: Final = ("read", "write", "admin")
+
+# What an action says when its page is back: the address has the key, never the words.
+DONE: Final[dict[str, str]] = {}
+
+
+class Refused(Exception):
+    """A form that isn't this session's, or is no form."""
+
+
+class ConsoleOptions(NamedTuple):
+    """How the console was set up."""
+
+    group: str
+    path: str  # under which a proxy shows all
+    authenticates: bool
+    single_sign_on: bool
+    parts: bool  # the page of all parts
+    idle_s: int
+    longest_s: int
+
+
+@dataclass(slots=True)
+class Page:
+    """A request for a page by a viewer who is known. `who` is the answer of GET /v1/whoami."""
+
+    request: Request
+    options: ConsoleOptions
+    rest: Rest
+    session: Session
+    who: Mapping[str, Any] = field(default_factory=dict)
+    form: Mapping[str, str] = field(default_factory=dict)
+    fields: Sequence[tuple[str, str]] = ()
+    now_ms: int = field(default_factory=words.now_ms)
+
+    # --- what was asked ---------------------------------------------------------------------------------------
+
+    def query(self, name: str, default: str = "") -> str:
+        """One parameter of the address."""
+        return self.request.query_params.get(name, default)
+
+    def asked(self, *names: str) -> dict[str, str]:
+        """Parameters of these names that the address has."""
+        return {name: value for name in names if (value := self.query(name))}
+
+    def listed(self, name: str) -> list[str]:
+        """All values of a form's field: checked rows."""
+        return [value for field_name, value in self.fields if field_name == name]
+
+    def may(self, role: str) -> bool:
+        """Whether the viewer has the role `read`, `write` or `admin`."""
+        return ROLES.index(role) < ROLES.index(self.who["role"]) + 1 if self.who.get("role") in ROLES else False
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """Zone of the page's times: of the address, else of the browser, else UTC."""
+        for name in (self.query("zone"), self.request.cookies.get(ZONE_COOKIE, "")):
+            try:
+                if name:
+                    return ZoneInfo(name)
+            except (KeyError, ValueError, OSError):
+                continue
+        return ZoneInfo(UTC)
+
+    # --- the API ----------------------------------------------------------------------------------------------
+
+    async def get(self, path: str, **query: object) -> Any:
+        """A document of the API. Raises `Refusal`, which becomes a page that says why."""
+        return await self.rest.get(path, **query)
+
+    async def get_if_any(self, path: str, default: Any, **query: object) -> tuple[Any, str]:
+        """A document for a part of a page, or the default and why there is none."""
+        try:
+            return await self.rest.get(path, **query), ""
+        except Refusal as refusal:
+            return default, refusal.detail
+
+    # --- the answer -------------------------------------------------------------------------------------------
+
+    def show(self, template: str, status: int = 200, **values: object) -> Response:
+        """The page of a template."""
+        text = TEMPLATES.get_template(template).render(page=self, now_ms=self.now_ms, **self._filters(), **values)
+        return HTMLResponse(text, status)
+
+    def go(self, path: str, done: str = "", **query: object) -> Response:
+        """Show another page, at `path` below /ui; `done` is a key of `DONE`."""
+        return RedirectResponse(self.location(path, **{**query, DONE_FIELD: done}), 303)
+
+    def location(self, path: str, **query: object) -> str:
+        """Address of a page for a header Location, to which the API adds the path of a proxy."""
+        asked = query_of(query)
+        return f"{ROOT}{path or '/'}" + (f"?{asked}" if asked else "")
+
+    def url(self, path: str = "", **query: object) -> str:
+        """Address of a page, for links."""
+        return f"{self.options.path}{self.location(path, **query)}"
+
+    def here(self, **changed: object) -> str:
+        """Address of this page with some parameters changed; None or empty leaves one out."""
+        had: dict[str, object] = {
+            name: self.request.query_params.getlist(name) for name in self.request.query_params if name != DONE_FIELD
+        }
+        return self.url(self.path, **{**had, **changed})
+
+    @property
+    def path(self) -> str:
+        """Path of this page below /ui."""
+        return str(self.request.scope["console_path"])
+
+    @property
+    def done(self) -> str:
+        """Words for the action that has just been done."""
+        return DONE.get(self.query(DONE_FIELD), "")
+
+    def tickover(self, command: str, options: Mapping[str, object] | None = None, *arguments: str) -> str:
+        """The page as a command of tickover."""
+        return commands.tickover(command, options, *arguments)
+
+    def curl(self, method: str, path: str, query: Query | None = None, body: object = None) -> str:
+        """The page as a call of curl."""
+        base = f"{self.request.url.scheme}://{self.request.headers.get('host', '')}{self.options.path}"
+        return commands.curl(base, method, path, query, body)
+
+    def _filters(self) -> dict[str, object]:
+        return {
+            "absolute": lambda ms: words.absolute(ms, self.zone, self.now_ms),
+            "relative": lambda ms: words.relative(ms, self.now_ms),
+        }
+
+
+Show = Callable[[Page], Awaitable[Response]]
+
+
+class Screen(NamedTuple):
+    """A page or an action: `path` below /ui, with `{name}` and `{name:path}` as Starlette has them. `role` is needed
+    to be shown it; the API decides all the same.
+    """
+
+    path: str
+    show: Show
+    method: str = "GET"
+    role: str = "read"
+
+
+def screen(path: str, show: Show, role: str = "read") -> Screen:
+    """A page."""
+    return Screen(path, show, "GET", role)
+
+
+def action(path: str, act: Show, role: str = "write") -> Screen:
+    """An action of a form, which then shows or goes to another page."""
+    return Screen(path, act, "POST", role)
+
+
+async def read_form(request: Request) -> list[tuple[str, str]]:
+    """Fields of a form, in order. Raises `Refused`."""
+    try:
+        text = (await request.body()).decode()
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+    except ValueError as error:
+        raise Refused(f"The form can't be read: {error}.") from None
+
+
+def cookie_name(group: str) -> str:
+    """Name of the session's cookie: browsers share cookies among all ports of a host."""
+    return f"tickover-{zlib.crc32(group.encode()):08x}"
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("api.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
+    made.filters |= {name: getattr(words, name) for name in ("count", "short", "duration", "size", "rfc3339")}
+    made.globals |= {"static": address_of}
+    return made
+
+
+TEMPLATES: Final = _environment()

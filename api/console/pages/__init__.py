@@ -1,0 +1,1 @@
+"""Screens, a module for each: they ask the API, and show a template."""

@@ -1,0 +1,81 @@
+// What a page does beside being read: live parts, keys, copying, times that go on. Every page can be read without it.
+"use strict";
+
+const TICK_MS = 2000;
+const ZONE_COOKIE = "tickover-zone";
+const root = document.body.dataset.root;
+
+// Live parts ask again while somebody looks: a hidden page asks nothing, and nothing moves under an open form.
+const isBusy = () => document.querySelector("details.confirm[open], dialog[open]") !== null;
+setInterval(() => {
+  if (document.visibilityState === "visible" && !isBusy()) document.body.dispatchEvent(new Event("tick"));
+}, TICK_MS);
+
+// The browser's own zone, unless the address says another.
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (zone && !document.cookie.includes(`${ZONE_COOKIE}=`)) {
+  document.cookie = `${ZONE_COOKIE}=${zone}; path=${root}; samesite=strict; max-age=31536000`;
+  if (document.cookie.includes(`${ZONE_COOKIE}=`) && zone !== document.body.dataset.zone && !location.search.includes("zone=")) location.reload();
+}
+
+// Relative times go on between two answers. The server's clock counts, not this machine's.
+const ahead = Date.now() - Number(document.body.dataset.now);
+const UNITS = [[86400000, "d"], [3600000, "h"], [60000, "min"], [1000, "s"]];
+const duration = (ms) => {
+  const parts = [];
+  for (const [size, unit] of UNITS) {
+    if (ms >= size && parts.length < 2) { parts.push(`${Math.floor(ms / size)} ${unit}`); ms %= size; }
+    else if (parts.length) break;
+  }
+  return parts.join(" ");
+};
+setInterval(() => {
+  if (document.visibilityState !== "visible") return;
+  for (const time of document.querySelectorAll("time[data-ms]")) {
+    const distance = Number(time.dataset.ms) - (Date.now() - ahead);
+    const shown = time.querySelector(".rel");
+    if (shown) shown.textContent = Math.abs(distance) < 1000 ? "now" : distance > 0 ? `in ${duration(distance)}` : `${duration(-distance)} ago`;
+  }
+}, 1000);
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  try { await navigator.clipboard.writeText(button.dataset.copy); button.textContent = "Copied"; }
+  catch { button.textContent = "Select and copy"; }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});
+
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("[data-select-all]")) return;
+  for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = event.target.checked;
+});
+
+// Keys. None is taken while somebody writes.
+const rows = () => [...document.querySelectorAll("table[data-keys] tbody tr")];
+const move = (step) => {
+  const all = rows();
+  if (!all.length) return;
+  const at = all.findIndex((row) => row.classList.contains("at"));
+  const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
+  all.forEach((row) => row.classList.remove("at"));
+  next.classList.add("at");
+  (next.querySelector("a, input") || next).focus();
+  next.scrollIntoView({ block: "nearest" });
+};
+const KEYS = {
+  "/": () => document.getElementById("search")?.focus(),
+  "j": () => move(1),
+  "k": () => move(-1),
+  "x": () => document.querySelector("tr.at input[type=checkbox]")?.click(),
+  "t": () => document.querySelectorAll(".chart .table-key").forEach((key) => key.click()),
+  "?": () => document.getElementById("keys")?.showModal(),
+};
+document.addEventListener("keydown", (event) => {
+  const writes = event.target.matches("input:not([type=checkbox]), textarea, select");
+  if (event.key === "Escape" && writes) return event.target.blur();
+  if (writes || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") return document.querySelector("details[open]") ? document.querySelector("details[open]").removeAttribute("open") : history.back();
+  const act = KEYS[event.key];
+  if (act) { event.preventDefault(); act(); }
+});

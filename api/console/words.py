@@ -1,0 +1,90 @@
+"""Figures and times as people read them: filters and macros of all templates."""
+
+import math
+import time
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfo
+
+SHORT: Final = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divided by, unit
+LONG_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+PARTS_MAX: Final = 2  # of a duration: 2 h 10 min
+
+
+def count(number: float | None) -> str:
+    """1204331 is 1,204,331; None is a dash."""
+    return "–" if number is None else f"{number:,.0f}"
+
+
+def short(number: float | None) -> str:
+    """1204331 is 1.2 M; below ten thousand all digits."""
+    if number is None:
+        return "–"
+    for least, divisor, unit in SHORT:
+        if number >= least:
+            return f"{number / divisor:.1f} {unit}"
+    return f"{number:,.0f}"
+
+
+def duration(ms: float | None) -> str:
+    """7800000 is 2 h 10 min; below a second milliseconds."""
+    if ms is None or not math.isfinite(ms):
+        return "–"
+    left = abs(int(ms))
+    if left < 1_000:
+        return f"{left} ms"
+    parts: list[str] = []
+    for size, unit in LONG_UNITS:
+        if left >= size and len(parts) < PARTS_MAX:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+        elif parts:
+            break
+    return " ".join(parts)
+
+
+def relative(ms: int | None, now_ms: int) -> str:
+    """In 12 s, 16 min ago."""
+    if ms is None:
+        return ""
+    distance = ms - now_ms
+    if abs(distance) < 1_000:
+        return "now"
+    return f"in {duration(distance)}" if distance > 0 else f"{duration(distance)} ago"
+
+
+def absolute(ms: int | None, zone: ZoneInfo, now_ms: int) -> str:
+    """14:31:02.400 on the same day, 2026-11-27 14:31:02 on another."""
+    if ms is None:
+        return "–"
+    try:
+        moment = datetime.fromtimestamp(ms / 1_000, zone)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    if moment.date() == datetime.fromtimestamp(now_ms / 1_000, zone).date():
+        return moment.strftime("%H:%M:%S.") + f"{ms % 1_000:03d}"
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def rfc3339(ms: int) -> str:
+    """For machines: the attribute `datetime`."""
+    try:
+        moment = datetime.fromtimestamp(ms / 1_000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03d}Z"
+
+
+def size(number: float | None) -> str:
+    """1204 is 1.2 kB."""
+    if number is None:
+        return "–"
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= limit:
+            return f"{number / limit:.1f} {unit}"
+    return f"{number:.0f} bytes"
+
+
+def now_ms() -> int:
+    """Epoch milliseconds, for pages alone."""
+    return time.time_ns() // 1_000_000

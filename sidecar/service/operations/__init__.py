@@ -1,0 +1,1 @@
+"""Operations of users, made with the settings and clients of this process."""

@@ -1,0 +1,137 @@
+"""Chromium before the console of an API over fakes: pages, pictures, and what axe says of them."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Final
+
+import uvicorn
+from playwright.sync_api import Browser, BrowserContext, Page, Request
+
+from api.console.page import ConsoleOptions
+from tests.source import ROOT
+from tests.unit.api_world import World
+
+OPTIONS: Final = ConsoleOptions(
+    group="payments", path="", authenticates=False, single_sign_on=False, parts=True, idle_s=1_800, longest_s=43_200
+)
+PICTURES: Final = ROOT / "reports" / "console"
+SERIOUS: Final = ("serious", "critical")
+WIDE: Final = 1_440
+NARROW: Final = 360
+FIRST_PAGE_BYTES_MAX: Final = 200_000
+
+
+def chromium() -> str:
+    """Debian's chromium."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert found is not None, "chromium is missing: tests/system-packages installs it"
+    return found
+
+
+@contextmanager
+def served(world: World) -> Iterator[str]:
+    """Base URL of a world's API while it is served."""
+    config = uvicorn.Config(world.app, "127.0.0.1", 0, log_level="error", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="console")
+    started = threading.Event()
+    begin = server.startup
+
+    async def startup(sockets: Any = None) -> None:
+        await begin(sockets)
+        started.set()
+
+    server.startup = startup  # type: ignore[method-assign]
+    thread.start()
+    try:
+        assert started.wait(30)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+@dataclass
+class Console:
+    """A console in a browser. `problems` are errors of scripts and of the policy of contents, and foreign requests."""
+
+    url: str
+    browser: Browser
+    problems: list[str] = field(default_factory=list)
+    received: dict[str, int] = field(default_factory=dict)
+    contexts: list[BrowserContext] = field(default_factory=list)
+
+    def open(
+        self, path: str = "/", *, width: int = WIDE, scheme: Any = "light", script: bool = True, token: str = ""
+    ) -> Page:
+        """A page of the console, in a browser of its own."""
+        context = self.browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script,
+            timezone_id="Europe/Berlin", reduced_motion="reduce",
+        )  # fmt: skip
+        self.contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: self._heard(message.type, message.text))
+        page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
+        page.on("request", self._asked)
+        page.on("requestfinished", self._finished)
+        if token:
+            page.goto(f"{self.url}/ui/log-in")
+            page.fill("input[name=token]", token)
+            page.click("text=Log in >> visible=true >> nth=-1")
+        page.goto(f"{self.url}/ui{path}")
+        return page
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+    def _heard(self, kind: str, text: str) -> None:
+        if kind == "error" and "status of 4" not in text:
+            self.problems.append(text)
+
+    def _asked(self, request: Request) -> None:
+        if not request.url.startswith((f"{self.url}/ui", "data:", "about:")):
+            self.problems.append(f"asks for {request.url}")
+
+    def _finished(self, request: Request) -> None:
+        sizes = request.sizes()
+        self.received[request.url] = sizes["responseBodySize"] + sizes["responseHeadersSize"]
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep how a page looks, in `reports/console`."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+
+
+def look_at(console: Console, path: str, name: str, ready: Callable[[Page], object] = lambda _: None) -> None:
+    """A page in light and dark, wide and narrow: pictures, nothing serious of axe, nothing wider than its window, and
+    no error in the browser.
+    """
+    for scheme, width in (("light", WIDE), ("dark", WIDE), ("light", NARROW)):
+        page = console.open(path, width=width, scheme=scheme)
+        ready(page)
+        picture(page, f"{name}-{scheme}{'-narrow' if width == NARROW else ''}")
+        assert findings(page) == [], (scheme, width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than {width}"
+    assert console.problems == []
+
+
+def findings(page: Page) -> list[str]:
+    """Findings of axe that are serious or worse, in a line each."""
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    result: Mapping[str, Any] = json.loads(page.evaluate("axe.run().then(JSON.stringify)"))
+    return [
+        f"{one['id']}: {node['target']} {node['failureSummary'][:200]}"
+        for one in result["violations"]
+        if one["impact"] in SERIOUS
+        for node in one["nodes"]
+    ]

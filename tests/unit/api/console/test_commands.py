@@ -1,0 +1,25 @@
+"""Pages as commands: what is copied runs as it stands, whatever is in a filter."""
+
+import shlex
+
+from api.console.commands import curl, tickover
+
+
+def test_options_that_are_empty_are_left_out_and_words_are_quoted() -> None:
+    command = tickover("messages list", {"target": "mail", "due_from": "", "again": True, "key": None}, "a b")
+    assert command == "tickover messages list --target mail --again 'a b'"
+
+
+def test_nothing_in_a_filter_becomes_a_command() -> None:
+    hostile = "$(reboot); `id` 'x' \"y\""
+    assert shlex.split(tickover("messages list", {"key": hostile}))[-1] == hostile
+    url = shlex.split(curl("http://localhost", "GET", "/v1/messages", {"key": hostile}))[-1]
+    assert url.startswith("http://localhost/v1/messages?key=%24%28reboot%29")
+
+
+def test_a_call_that_changes_something_says_who_asks() -> None:
+    command = curl("http://localhost", "POST", "/v1/messages", None, {"id": "it's"})
+    parts = shlex.split(command)
+    assert parts[parts.index("-X") + 1] == "POST"
+    assert parts[parts.index("--json") + 1] == '{"id": "it\'s"}'
+    assert "Tickover-Client: curl" in parts

@@ -1,0 +1,39 @@
+"""Figures and times as pages show them."""
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from api.console import words
+
+NOW_MS = 1_800_000_000_000  # 2027-01-15 08:00:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (61_000, "1 min 1 s"), (7_800_000, "2 h 10 min"),
+     (86_400_000, "1 d"), (90_061_000, "1 d 1 h"), (86_460_000, "1 d"), (-5_000, "5 s"), (None, "–")],
+)  # fmt: skip
+def test_durations(ms: int | None, text: str) -> None:
+    assert words.duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (9_999, "9,999"), (10_000, "10.0 k"), (1_204_331, "1.2 M"), (2_000_000_000, "2.0 G"), (None, "–")],
+)
+def test_short_figures(number: int | None, text: str) -> None:
+    assert words.short(number) == text
+
+
+def test_moments_name_the_day_only_where_it_is_another() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    assert words.absolute(NOW_MS + 7, zone, NOW_MS) == "09:00:00.007"
+    assert words.absolute(NOW_MS + 86_400_000, zone, NOW_MS) == "2027-01-16 09:00:00"
+    assert words.absolute(1 << 62, zone, NOW_MS) == f"{1 << 62} ms"  # a deliver-at may be as far as it likes
+
+
+def test_relative_moments() -> None:
+    assert words.relative(NOW_MS + 12_000, NOW_MS) == "in 12 s"
+    assert words.relative(NOW_MS - 960_000, NOW_MS) == "16 min ago"
+    assert words.relative(NOW_MS + 900, NOW_MS) == "now"
