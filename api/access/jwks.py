@@ -113,15 +113,15 @@ class Provider:
         local = is_loopback(httpx.URL(settings.jwks_url or settings.issuer).host)
         async with httpx.AsyncClient(verify=self._trust, timeout=FETCH_S, trust_env=not local) as client:
             address = settings.jwks_url or await self._discovered(client)
-            document = await _document(client, address)
+            document = await document_of(client, address)
         return usable_keys(document, settings.algorithms)
 
     async def _discovered(self, client: httpx.AsyncClient) -> str:
-        document = await _document(client, self._settings.issuer.rstrip("/") + DISCOVERY)
+        document = await document_of(client, self._settings.issuer.rstrip("/") + DISCOVERY)
         address = document.get("jwks_uri")
         if document.get("issuer") != self._settings.issuer:
             raise DocumentError("the provider names another issuer than api.oidc.issuer")
-        if not isinstance(address, str) or not _is_safe(address):
+        if not isinstance(address, str) or not is_safe(address):
             raise DocumentError("the provider names no https address of its keys")
         return address
 
@@ -151,9 +151,11 @@ def _fits(entry: Mapping[str, Any], algorithm: str) -> bool:
     return entry.get("kty") == kind and (curve is None or entry.get("crv") == curve)
 
 
-async def _document(client: httpx.AsyncClient, address: str) -> dict[str, Any]:
-    """A JSON object of bounded size. No redirects: they could lead away from https."""
-    async with client.stream("GET", address) as response:
+async def document_of(client: httpx.AsyncClient, address: str, form: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A JSON object of bounded size, asked for with a form where there is one. No redirects: they could lead away from
+    https. Raises DocumentError, httpx.HTTPError.
+    """
+    async with client.stream("GET" if form is None else "POST", address, data=form) as response:
         if response.status_code != httpx.codes.OK:
             raise DocumentError(f"the provider answers {response.status_code}")
         data = b""
@@ -170,6 +172,7 @@ async def _document(client: httpx.AsyncClient, address: str) -> dict[str, Any]:
     return document
 
 
-def _is_safe(address: str) -> bool:
+def is_safe(address: str) -> bool:
+    """Whether an address is of https, or of this machine."""
     url = httpx.URL(address)
     return url.scheme == "https" or (url.scheme == "http" and is_loopback(url.host))

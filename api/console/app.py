@@ -43,6 +43,8 @@ class Console:
             Route("/static/{hash}/{name:path}", static.serve),
             Route("/log-in", self._guarded(log_in.form), methods=["GET"]),
             Route("/log-in", self._guarded(log_in.enter), methods=["POST"]),
+            Route("/log-in/provider", self._guarded(log_in.to_provider), methods=["GET"]),
+            Route("/log-in/returned", self._guarded(log_in.from_provider), methods=["GET"]),
             Route("/log-out", self._guarded(log_in.leave), methods=["POST"]),
             *(Route(one.path, self._shown(one), methods=[one.method]) for one in screens),
         ]
@@ -77,7 +79,7 @@ class Console:
                 answer = await show(page)
             except Refused as refused:
                 answer = page.show("refused.html", 403, title="Not done", detail=str(refused))
-            return self._kept(page, answer) if page.session.token or not self._options.authenticates else answer
+            return self._kept(page, answer)
 
         return guarded
 
@@ -122,8 +124,11 @@ class Console:
             raise Refused("This form is of another session, or of an older one. Open the page again, and repeat it.")
 
     def _kept(self, page: Page, answer: Response) -> Response:
-        """Keep the session in the browser, written again when it has changed."""
+        """Let the page show what it is made of; keep the session in the browser, written again when it has changed."""
         answer.headers.setdefault("Content-Security-Policy", POLICY)
+        answer.headers.setdefault("Referrer-Policy", "same-origin")  # else a browser says `Origin: null` with a form
+        if not page.session.token and self._options.authenticates:
+            return answer
         if page.session.cookie != page.request.cookies.get(self._cookie) and self._cookie not in answer.headers.get(
             "set-cookie", ""
         ):
@@ -133,7 +138,7 @@ class Console:
     def _to_log_in(self, request: Request) -> Response:
         page = self._nobodys(request)
         if log_in.is_from_elsewhere(request):
-            return log_in.again(page)
+            return self._kept(page, log_in.again(page))
         if "hx-request" in request.headers:  # a part of a page: all of it goes to the log-in
             return Response(None, 401, {"HX-Redirect": page.url("/log-in")})
         there = page.path + (f"?{request.url.query}" if request.url.query else "") if request.method == "GET" else ""

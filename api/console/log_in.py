@@ -1,16 +1,25 @@
-"""Logging in with a token, and out; and whose form it is that comes."""
+"""Logging in with a token or at a provider (code flow with PKCE), and out; and whose form it is that comes."""
 
+import base64
+import hashlib
 import hmac
+import secrets
+from collections.abc import Sequence
 from typing import Final
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from api.console.page import ROOT, Page, Refused, cookie_name
+from api.console.page import ROOT, Page, Refused, SignOn, cookie_name
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
 
 FORM_COOKIE: Final = "tickover-form"
+BEGUN_COOKIE: Final = "tickover-sign-on"
+BEGUN_S: Final = 600
+STATE_BYTES: Final = 24
+VERIFIER_BYTES: Final = 48
 OWN_SITE: Final = ("same-origin", "none")
 
 
@@ -26,20 +35,73 @@ async def form(page: Page) -> Response:
 async def enter(page: Page) -> Response:
     """Try the token that was pasted."""
     token = page.form.get("token", "").strip().removeprefix("Bearer ").strip()
-    try:
-        session = Session.begin(token, page.now_ms // 1_000)
-        if not token:
-            raise ValueError("there is no token")
-        await Rest(page.rest._api, page.request, token).get("/v1/whoami")
-    except (Refusal, ValueError) as error:
-        problem = error.detail if isinstance(error, Refusal) else f"This can't be a token: {error}."
+    if problem := await _try(page, [token] if token else []):
         answer = page.show("log_in.html", 422, next=page.form.get("next", ""), problem=problem)
         _keep_form(page, answer)
         return answer
-    page.session = session
     answer = page.go(_safe(page.form.get("next", "")))
     keep(page, answer)
     return answer
+
+
+async def to_provider(page: Page) -> Response:
+    """Send the browser to the provider; a cookie keeps what only this browser may bring back."""
+    provider = _provider(page)
+    state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(VERIFIER_BYTES)
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    try:
+        address = await provider.address(state, challenge, _way_back(page))
+    except OSError as error:
+        return page.show("log_in.html", 502, next=_next(page), problem=f"Nobody can log in there now: {error}.")
+    answer = RedirectResponse(address, 303)
+    begun = f"{state}.{verifier}.{quote(_next(page), safe='')}"
+    # Lax: the way back begins at the provider, and a strict cookie would stay behind.
+    answer.set_cookie(
+        BEGUN_COOKIE, begun, max_age=BEGUN_S, path=_path(page), secure=_is_secure(page.request) or _is_https(page),
+        httponly=True, samesite="lax",
+    )  # fmt: skip
+    return answer
+
+
+async def from_provider(page: Page) -> Response:
+    """Redeem the code that the browser has brought back."""
+    provider = _provider(page)
+    state, _, rest = page.request.cookies.get(BEGUN_COOKIE, "").partition(".")
+    verifier, _, there = rest.partition(".")
+    problem = "This log-in was not begun in this browser, or too long ago. Begin again."
+    if verifier and hmac.compare_digest(state.encode(), page.query("state").encode()):
+        problem = page.query("error_description") or page.query("error") or "The provider sent no code."
+        if code := page.query("code"):
+            try:
+                tokens = await provider.redeem(code, verifier, _way_back(page))
+                problem = await _try(page, tokens)
+            except OSError as error:
+                problem = f"The provider let nobody in: {error}."
+    if problem:
+        answer = page.show("log_in.html", 422, next="", problem=problem)
+        _keep_form(page, answer)
+    else:
+        answer = page.go(_safe(unquote(there)))
+        keep(page, answer)
+    answer.delete_cookie(BEGUN_COOKIE, path=_path(page))
+    return answer
+
+
+async def _try(page: Page, tokens: Sequence[str]) -> str:
+    """Log in with the first token that counts; why none does."""
+    problem = "There is no token."
+    for token in tokens:
+        try:
+            session = Session.begin(token, page.now_ms // 1_000)
+            await Rest(page.rest.api, page.request, token).get("/v1/whoami")
+        except Refusal as refusal:
+            problem = refusal.detail
+        except ValueError as error:
+            problem = f"This token can't be kept: {error}."
+        else:
+            page.session = session
+            return ""
+    return problem
 
 
 async def leave(page: Page) -> Response:
@@ -96,6 +158,21 @@ def _keep_form(page: Page, answer: Response) -> None:
 def _is_secure(request: Request) -> bool:
     """Whether the browser speaks HTTPS, be it with a proxy in front: it says so with each form."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+
+
+def _is_https(page: Page) -> bool:
+    return page.options.url.startswith("https://")
+
+
+def _provider(page: Page) -> SignOn:
+    if page.options.sign_on is None:
+        raise Refused("Nobody logs in at a provider here: api.oidc.client_id is not set.")
+    return page.options.sign_on
+
+
+def _way_back(page: Page) -> str:
+    base = page.options.url or f"{page.request.url.scheme}://{page.request.headers.get('host', '')}"
+    return f"{base}{page.url('/log-in/returned')}"
 
 
 def _path(page: Page) -> str:

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl
 from zoneinfo import ZoneInfo
 
@@ -28,6 +28,16 @@ ROLES: Final = ("read", "write", "admin")
 DONE: Final[dict[str, str]] = {}
 
 
+class SignOn(Protocol):
+    """A provider at which people log in (`api.access.sign_on.SignOn`). Both raise `OSError` with words for people."""
+
+    async def address(self, state: str, challenge: str, redirect_uri: str) -> str:
+        """Where to send the browser."""
+
+    async def redeem(self, code: str, verifier: str, redirect_uri: str) -> Sequence[str]:
+        """Tokens for the code that it brought back, of which one may count."""
+
+
 class Refused(Exception):
     """A form that isn't this session's, or is no form."""
 
@@ -38,10 +48,11 @@ class ConsoleOptions(NamedTuple):
     group: str
     path: str  # under which a proxy shows all
     authenticates: bool
-    single_sign_on: bool
     parts: bool  # the page of all parts
     idle_s: int
     longest_s: int
+    sign_on: "SignOn | None" = None  # where people log in at a provider
+    url: str = ""  # scheme and host of browsers; empty: as they ask
 
 
 @dataclass(slots=True)

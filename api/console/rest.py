@@ -66,7 +66,7 @@ class Rest:
     """
 
     def __init__(self, api: ASGIApp, request: Request, token: str) -> None:
-        self._api = api
+        self.api = api
         self._request = request
         self._token = token
 
@@ -108,7 +108,7 @@ class Rest:
             else:
                 parts.append(message.get("body", b""))
 
-        await self._api(self._scope(method, path, query, content, headers), receive, send)
+        await self.api(self._scope(method, path, query, content, headers), receive, send)
         had = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in started.get("headers", ())}
         return Answer(started["status"], had, b"".join(parts))
 

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from api.access.gate import Gate
 from api.app import create_app
-from api.console.page import ConsoleOptions
+from api.console.page import ConsoleOptions, SignOn
 from api.idempotency import RedisIdempotency
 from api.lookup import LookUp
 from api.ports import Limits, Ports
@@ -127,11 +127,18 @@ def console_of(settings: Settings) -> ConsoleOptions | None:
         group=settings.group,
         path=api.path,
         authenticates=api.authenticates,
-        single_sign_on=False,
         parts=api.console == "parts",
         idle_s=api.console_idle_ms // 1_000,
         longest_s=api.console_longest_ms // 1_000,
+        sign_on=_sign_on(settings) if api.oidc.client_id else None,
+        url=api.console_url,
     )
+
+
+def _sign_on(settings: Settings) -> SignOn:
+    from api.access.sign_on import SignOn  # an HTTP client, as in `api.access.gate`
+
+    return SignOn(settings.api.oidc)
 
 
 def _look_up(made: Made, backlog: Backlog, stack: ExitStack) -> GroupLookUp:

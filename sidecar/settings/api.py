@@ -93,6 +93,11 @@ class OidcSettings(Section):
     jwks_url: ProviderUrl = Field(
         default="", description="Where its keys are; empty: as <issuer>/.well-known/openid-configuration says"
     )
+    client_id: str = Field(
+        default="", max_length=500,
+        description="The console at the provider, a public client: then people log in there (code flow with PKCE)",
+    )  # fmt: skip
+    scopes: CommaList = Field(default=("openid", "profile"), description="What is asked for when people log in there")
     ca_file: str = Field(default="", description="Certificates that the provider is trusted by; empty: the system's")
     algorithms: Algorithms = Field(
         default=("RS256", "ES256"), description="Signatures that count: RS, PS, ES 256 to 512, EdDSA"
@@ -128,7 +133,7 @@ class OidcSettings(Section):
     def _whole(self) -> Self:
         if self.issuer and not self.audience:
             raise ValueError("api.oidc.audience must be set, else tokens for other services would be taken")
-        if not self.issuer and (self.audience or self.jwks_url):
+        if not self.issuer and (self.audience or self.jwks_url or self.client_id):
             raise ValueError("api.oidc.issuer must be set too")
         if self.keys_stale_max_ms < self.keys_max_age_ms:
             raise ValueError("api.oidc.keys_stale_max must not be shorter than api.oidc.keys_max_age")
@@ -194,6 +199,10 @@ class ApiSettings(Section):
         default="on",
         description="Pages for people at /ui: on, off, or parts (on, with a page of all parts at /ui/parts)",
     )
+    console_url: str = Field(
+        default="", pattern=r"^(https?://[^/?#]+)?$",
+        description="Scheme and host by which browsers reach the console, for a provider's way back; empty: theirs",
+    )  # fmt: skip
     console_idle_ms: Milliseconds = Field(
         default=1_800_000, ge=60_000, le=86_400_000, alias="console_idle",
         description="A log-in to the console ends when nobody was there for so long, 1m to 1d",

@@ -17,7 +17,7 @@ from tests.source import ROOT
 from tests.unit.api_world import World
 
 OPTIONS: Final = ConsoleOptions(
-    group="payments", path="", authenticates=False, single_sign_on=False, parts=True, idle_s=1_800, longest_s=43_200
+    group="payments", path="", authenticates=False, parts=True, idle_s=1_800, longest_s=43_200
 )
 PICTURES: Final = ROOT / "reports" / "console"
 SERIOUS: Final = ("serious", "critical")

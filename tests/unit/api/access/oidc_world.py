@@ -104,12 +104,16 @@ class JwksServer:
         self.issuer = ""
         self.jwks_uri: Any = None
         self.asked: list[str] = []
-        app = Starlette(routes=[Route("/{path:path}", self._answer)])
+        self.answer = self._answer
+        app = Starlette(routes=[Route("/{path:path}", self._answered, methods=["GET", "POST"])])
         self.server = Server(app, "127.0.0.1", 0)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.port}"
+
+    async def _answered(self, request: Request) -> Response:
+        return await self.answer(request)
 
     async def _answer(self, request: Request) -> Response:
         path = request.url.path

@@ -1,0 +1,101 @@
+"""Signing people on at a provider: addresses, codes and tokens, and providers that answer anything."""
+
+import asyncio
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from api.access.sign_on import SignOn, SignOnFailed
+from sidecar.settings.api import OidcSettings
+from tests.unit.api.access.oidc_world import JwksServer, jwks_server
+
+BACK = "http://127.0.0.1:8230/ui/log-in/returned"
+
+
+class Provider:
+    """A provider with pages for people, which notes what it is asked."""
+
+    def __init__(self, keys: JwksServer) -> None:
+        self.keys = keys
+        self.endpoints: dict[str, object] = {
+            "authorization_endpoint": f"{keys.url}/authorize",
+            "token_endpoint": f"{keys.url}/token",
+        }
+        self.answer: dict[str, object] = {"access_token": "a.b.c", "id_token": "d.e.f"}
+        self.forms: list[dict[str, list[str]]] = []
+        keys.answer = self._answer
+
+    async def _answer(self, request: Request) -> Response:
+        if request.url.path.startswith("/.well-known"):
+            return JSONResponse({"issuer": self.keys.issuer or self.keys.url, **self.endpoints})
+        self.forms.append(parse_qs((await request.body()).decode()))
+        return JSONResponse(self.answer)
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with jwks_server() as keys:
+        yield Provider(keys)
+
+
+def sign_on(provider: Provider, **settings: object) -> SignOn:
+    given = {"issuer": provider.keys.url, "audience": ("tickover",), "client_id": "tickover-console", **settings}
+    return SignOn(OidcSettings.model_validate(given))
+
+
+def test_the_browser_is_sent_with_a_challenge(provider: Provider) -> None:
+    address = asyncio.run(sign_on(provider).address("the state", "the challenge", BACK))
+    asked = parse_qs(urlsplit(address).query)
+    assert address.startswith(f"{provider.keys.url}/authorize?")
+    assert asked == {
+        "response_type": ["code"], "client_id": ["tickover-console"], "redirect_uri": [BACK],
+        "scope": ["openid profile"], "state": ["the state"], "code_challenge": ["the challenge"],
+        "code_challenge_method": ["S256"],
+    }  # fmt: skip
+
+
+def test_a_code_is_redeemed_with_the_verifier(provider: Provider) -> None:
+    tokens = asyncio.run(sign_on(provider).redeem("the code", "the verifier", BACK))
+    assert tokens == ["a.b.c", "d.e.f"]
+    assert provider.forms == [
+        {
+            "grant_type": ["authorization_code"], "code": ["the code"], "redirect_uri": [BACK],
+            "client_id": ["tickover-console"], "code_verifier": ["the verifier"],
+        }
+    ]  # fmt: skip
+
+
+def test_an_id_token_is_none_where_only_access_tokens_count(provider: Provider) -> None:
+    only = sign_on(provider, access_tokens_only=True)
+    assert asyncio.run(only.redeem("the code", "the verifier", BACK)) == ["a.b.c"]
+
+
+@pytest.mark.parametrize("token", [None, 7, "", ["a"]])
+def test_a_token_that_is_none_is_left_out(provider: Provider, token: object) -> None:
+    provider.answer = {"access_token": token}
+    assert asyncio.run(sign_on(provider).redeem("the code", "the verifier", BACK)) == []
+
+
+@pytest.mark.parametrize(
+    "endpoint", [None, 7, "http://elsewhere.example/authorize", "javascript:alert(1)", "/authorize"]
+)
+def test_nobody_is_sent_to_an_address_that_is_not_of_https(provider: Provider, endpoint: object) -> None:
+    provider.endpoints["authorization_endpoint"] = endpoint
+    with pytest.raises(SignOnFailed, match="names no https address as its authorization endpoint"):
+        asyncio.run(sign_on(provider).address("s", "c", BACK))
+
+
+def test_another_issuer_is_refused(provider: Provider) -> None:
+    provider.keys.issuer = "https://other.example"
+    with pytest.raises(SignOnFailed, match="names another issuer"):
+        asyncio.run(sign_on(provider).address("s", "c", BACK))
+
+
+def test_a_provider_that_is_away_is_said_without_the_code() -> None:
+    away = SignOn(OidcSettings(issuer="http://127.0.0.1:1", audience=("t",), client_id="c"))
+    with pytest.raises(SignOnFailed, match="can't be asked") as raised:
+        asyncio.run(away.redeem("the code", "the verifier", BACK))
+    assert "the code" not in str(raised.value)
