@@ -33,6 +33,7 @@ from api.routes import (
     redrives,
     schedules,
 )
+from api.routes.about import process as about
 from api.safe_headers import SafeHeaders
 from policies.model import Policy
 from sidecar.model.version import VERSION
@@ -64,6 +65,7 @@ PARTS: Final = (
     redrives,
     changes,
     schedules,
+    about,
     health,
     document,
 )

@@ -9,6 +9,7 @@ from api.lookup import LookUp
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
 from sidecar.conditions.attribution import Recorded
+from sidecar.doctor.facts import Examined
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.condition import Subject
 from sidecar.model.reserved_topics import ReservedTopics
@@ -20,6 +21,7 @@ from sidecar.operations.dead_letters.redrives import Redrives
 from sidecar.operations.schedules.owing import Limits as ScheduleLimits
 from sidecar.operations.schedules.schedule import Entry, Schedule
 from sidecar.operations.schedules.schedule_book import Known
+from sidecar.settings.settings import Settings
 
 
 class Policies(Protocol):
@@ -184,6 +186,17 @@ class Idempotency(Protocol):
         """The try was refused before anything was sent: the key is free. Does nothing, as `release`."""
 
 
+class About(Protocol):
+    """How this process is set, and what is wrong around it (`sidecar.doctor.about.About`)."""
+
+    @property
+    def settings(self) -> Settings:
+        """Settings in force now."""
+
+    async def examine(self) -> Examined:
+        """All findings, not older than half a minute. Raises nothing: what can't be looked at is one of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on what one request may ask for."""
@@ -219,5 +232,6 @@ class Ports:
     now_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
     sources: Sources
+    about: About
     limits: Limits = Limits()
     path: str = ""  # under which a proxy shows the API

@@ -12,6 +12,7 @@ from sidecar.cli import (
     policies,
     schedules,
 )
+from sidecar.cli.about import process
 from sidecar.cli.run import app
 
 __all__ = ["app"]
@@ -28,6 +29,8 @@ app.add_typer(dead_letters.redrive_app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")
+app.command()(process.whoami)
+config.app.command()(process.running)
 app.add_typer(config.app, name="config")
 app.add_typer(config.tokens_app, name="tokens")
 app.add_typer(doctor.acl_app, name="acl")

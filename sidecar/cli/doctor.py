@@ -18,6 +18,7 @@ from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_items
 from sidecar.cli.policies import POLICY
+from sidecar.cli.rest_client import TokenOption, connect
 from sidecar.doctor.acl import RedisRights, Right, Rights, kafka_commands, kafka_rights, redis_command, redis_rights
 from sidecar.doctor.doctor import Finding, Severity, examine
 from sidecar.doctor.redis_tools import redis_tools
@@ -66,17 +67,30 @@ VersionOption = Annotated[
         help="Instead, say what this program changes for a group that runs this version, as 0.1.0. Asks no server.",
     ),
 ]
+SidecarOption = Annotated[
+    str, typer.Option("--url", help="Instead, have this sidecar look from where it runs, with its settings.")
+]
 ExistsOption = Annotated[bool, typer.Option("--no-create", help="tickover's own topics exist already.")]
 
 
+# tidy: a command's options
 def doctor(
+    context: typer.Context,
     config: ConfigOption = None,
     given: SetOption = None,
     version_from: VersionOption = "",
+    url: SidecarOption = "",
+    token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Check brokers, topics, retention, message sizes, Redis and clocks. Writes no record. 1 on any error."""
-    findings = _of_versions(version_from) if version_from else examine(settings_of(config, given))
+    if url and (version_from or config or given):
+        raise Failure("--url: a sidecar that runs has its own settings and version; leave out the others", Status.USAGE)
+    if url:
+        with connect(context, url, token) as sidecar:
+            findings = [_finding(item) for item in sidecar.document("GET", "/v1/doctor").get("items", ())]
+    else:
+        findings = _of_versions(version_from) if version_from else examine(settings_of(config, given))
     if form is Form.TABLE:
         print(visible(_text(findings), LINES))
     else:
@@ -93,6 +107,16 @@ def _of_versions(since: str) -> list[Finding]:
         return examine_version(since, VERSION)
     except VersionError as error:
         raise Failure(f"--version-from: {error}", Status.USAGE) from None
+
+
+def _finding(item: dict[str, Any]) -> Finding:
+    """A finding of a sidecar. Raises Failure where it is none."""
+    try:
+        return Finding(Severity(item["severity"]), str(item["part"]), str(item["what"]), str(item.get("fix") or ""))
+    except (KeyError, TypeError, ValueError):
+        raise Failure(
+            "the sidecar tells findings that this version doesn't know; use the version that it has"
+        ) from None
 
 
 def _count(number: int, noun: str) -> str:

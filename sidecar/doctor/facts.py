@@ -1,6 +1,6 @@
 """Facts and findings: what the checks of `tickover doctor` are told by the brokers, and what they say of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -86,3 +86,10 @@ class Finding(NamedTuple):
     part: str
     what: str
     fix: str = ""
+
+
+class Examined(NamedTuple):
+    """Findings of one look, and when it was, epoch ms."""
+
+    findings: Sequence[Finding]
+    at_ms: int

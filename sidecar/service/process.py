@@ -32,6 +32,7 @@ from policies.kafka_clients import AdminClient
 from policies.topic.store import PolicyStore
 from sidecar.conditions.recorder import WRITE_S, ConditionRecorder
 from sidecar.conditions.store import RedisSpanLog
+from sidecar.doctor.about import About
 from sidecar.doctor.at_start import tell_rights, tell_unreachable, told_early
 from sidecar.doctor.other_groups import NewGroupError
 from sidecar.embedded.kafka import KafkaUnavailable
@@ -60,7 +61,7 @@ from sidecar.service.leftovers import Leftovers
 from sidecar.service.metrics import Recorder
 from sidecar.service.rest import Made
 from sidecar.service.sources import Sources
-from sidecar.service.watched_files import LOOK_S, PublishedFile, WatchedFiles, files_of, has_terminal
+from sidecar.service.watched_files import LOOK_S, Live, PublishedFile, WatchedFiles, files_of, has_terminal
 from sidecar.settings.api import url_of
 from sidecar.settings.settings import Settings
 from sidecar.settings.settings_file import SettingsFile
@@ -111,6 +112,7 @@ class Process:
         self._progress = progress or log.info
         self._signing = UNSIGNED
         self._front = Starting()
+        self._about = About(settings)
         self._stack = ExitStack()
         self._asked = threading.Event()
 
@@ -225,8 +227,8 @@ class Process:
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         ask_brokers(sources.look)
         app, firing, letters = self._start_rest(client, overflow, recorder, sources, gate)
-        published = PublishedFile(self.store, policies_at_start)
-        files = files_of(settings, self._source, published, gate, listening.certificate, letters)
+        published, live = PublishedFile(self.store, policies_at_start), Live(letters, self._about)
+        files = files_of(settings, self._source, published, gate, listening.certificate, live)
         self._files = WatchedFiles(files, recorder.watched_file)
         self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch))
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
@@ -259,7 +261,7 @@ class Process:
     ) -> tuple[FastAPI, Firing, Reading]:
         made = Made(
             self.settings, client, self.machinery, self.store, overflow, self._conditions, recorder, sources, gate,
-            self._signing, partial(self._look_up_here, overflow),
+            self._signing, partial(self._look_up_here, overflow), self._about,
         )  # fmt: skip
         return rest.start(made, self.server.stop, self._stack)
 

@@ -17,6 +17,7 @@ from api.sender import KafkaSender
 from api.sources import SourceSender
 from policies.topic.store import PolicyStore
 from sidecar.conditions.recorder import ConditionRecorder
+from sidecar.doctor.about import About
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.topic_follower import TopicReader
 from sidecar.lookup.group import GroupLookUp, Meeting
@@ -52,6 +53,7 @@ class Made(NamedTuple):
     gate: Gate
     signing: Signing
     here: Callable[[], LocalLookUp]
+    about: About
 
 
 def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tuple[FastAPI, Firing, Reading]:
@@ -104,6 +106,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=time.monotonic,
         sources=made.sources,
+        about=made.about,
         limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         path=settings.api.path,
     )

@@ -19,6 +19,7 @@ from policies.file import read_policies_file
 from policies.kafka_clients import PASSWORD, USERNAME, change_password
 from policies.model import Policy
 from policies.topic.store import PolicyStore
+from sidecar.doctor.about import About
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.service.logs import set_level
@@ -133,13 +134,20 @@ def policies_file(settings: Settings, published: PublishedFile) -> WatchedFile:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
+class Live(NamedTuple):
+    """Parts that take settings which change while the process runs."""
+
+    letters: Reading
+    about: About
+
+
 def files_of(
     settings: Settings,
     source: SettingsFile | None,
     published: PublishedFile,
     gate: Gate,
     certificate: Certificate | None,
-    letters: Reading,
+    live: Live,
 ) -> dict[str, WatchedFile]:
     """Every file that a process looks at, by name. What came by a pipe isn't among them."""
     files = password_files(settings)
@@ -154,7 +162,8 @@ def files_of(
         def use(running: Settings) -> None:
             set_level(running.log.level)
             gate.rate.resize(running.api.rate_limit, running.api.rate_burst)
-            letters.rules = rules_of(running)
+            live.letters.rules = rules_of(running)
+            live.about.settings = running
 
         files["settings"] = settings_file(settings, source, use)
     for name in [name for name, file in files.items() if file.is_stream]:

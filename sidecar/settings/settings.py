@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, WithJsonSchema, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError, WithJsonSchema, model_validator
 
 from policies.model import DELAY_MAX_DEFAULT_MS
 from policies.topic.kafka_tools import KafkaTools, tools_of
@@ -221,8 +221,21 @@ class LogSettings(Section):
     )
 
 
+class Origins(dict[str, str]):
+    """Where each setting that was given came from, in words, by its written name. No part of what is set: settings are
+    equal whatever their origins.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origins)
+
+    __hash__ = None
+
+
 class Settings(Section):
     """All settings of one process, frozen. Built by `load_settings`, or in tests: `Settings(group="g")`."""
+
+    _origins: Origins = PrivateAttr(default_factory=Origins)
 
     group: str = Field(
         default="tickover",
@@ -292,6 +305,17 @@ class Settings(Section):
     schedules: SchedulesSettings = Field(default=SchedulesSettings())
     otel: OtelSettings = Field(default=OtelSettings())
     log: LogSettings = Field(default=LogSettings())
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each setting that was given came from, in words, by its written name; the others are defaults."""
+        return dict(self._origins)
+
+    def with_origins(self, origins: Mapping[str, str]) -> "Settings":
+        """A copy that says it came from there."""
+        told = self.model_copy()
+        told._origins = Origins(origins)
+        return told
 
     @property
     def ledger_topic(self) -> str:
@@ -370,4 +394,4 @@ def load_settings(
         raise ConfigError(problems, bool(gathered.unread)) from None
     if problems:
         raise ConfigError(problems, bool(gathered.unread))
-    return settings
+    return settings.with_origins({".".join(path): sourced.source for path, sourced in gathered.leaves.items()})

@@ -41,6 +41,16 @@ def _has_some(path: Path) -> bool:
     return bool(gather(Settings, path, {}, {}).leaves)
 
 
+def _with_origins(running: Settings, before: Settings, wanted: Settings) -> Settings:
+    """The settings that run now; of those that have changed the origin is that of what was wanted."""
+    origins = dict(running.origins)
+    for name in differences(before, running):
+        origins.pop(name, None)
+        if name in wanted.origins:
+            origins[name] = wanted.origins[name]
+    return running.with_origins(origins)
+
+
 def settings_file(settings: Settings, source: SettingsFile, use: Callable[[Settings], None]) -> WatchedFile:
     """The file of settings. Those that may change while the process runs are given to `use`, among all others as they
     were; of the others a warning says that they need a restart. A file that was emptied is refused: it would take masks
@@ -57,7 +67,8 @@ def settings_file(settings: Settings, source: SettingsFile, use: Callable[[Setti
         if had_some and not has_some:
             raise UnusableFile("no setting in it any more; start again to run without")
         had_some = has_some
-        before, running = running, with_live(running, wanted)
+        before = running
+        running = _with_origins(with_live(before, wanted), before, wanted)
         if restart := differences(running, wanted):
             log.warning("settings have changed that need a restart", extra={"settings": restart})
         changed = differences(before, running)

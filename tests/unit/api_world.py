@@ -37,6 +37,8 @@ from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
 from policies.topic.log import Change, PolicyLog, encode_change
 from sidecar.conditions.attribution import Recorded, Span
+from sidecar.doctor.about import About
+from sidecar.doctor.facts import Finding, Severity
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.condition import Subject
@@ -55,6 +57,7 @@ from tests.unit.schedule_world import LIMITS, MemorySchedules
 NOW_MS = 1_800_000_000_000
 LETTER_RULES = Rules(("*-dlq",), "tickover.quarantine", ScanLimits(1_000, 60.0), Masking(("*secret*",)))
 BASE_URL = "http://127.0.0.1:8230"
+FINDING = Finding(Severity.WARNING, "audit", "tickover.g.audit keeps records for an hour", "kafka-configs.sh ...")
 UNFORESEEN = (405, 408, 500)  # of the router and the server
 
 
@@ -264,11 +267,13 @@ class World:
     schedules: MemorySchedules = field(default_factory=MemorySchedules)
     recorder: Recorder = field(default_factory=Recorder)
     sources: MemorySources = field(default_factory=MemorySources)
+    findings: list[Finding] = field(default_factory=lambda: [FINDING])
     client_headers: dict[str, str] = field(default_factory=lambda: {"Tickover-Client": "tests"})
 
     def __post_init__(self) -> None:
         self.redriving = MemoryRedrives(self.letters)
         self.changing = MemoryChanges(lambda: self.policies.table)
+        self.about = About(Settings(group="g"), lambda _: self.findings, lambda: self.monotonic_s, lambda: self.now_ms)
         self.app: FastAPI = create_app(
             Ports(
                 policies=self.policies,
@@ -294,6 +299,7 @@ class World:
                 limits=self.limits,
                 path=self.path,
                 sources=self.sources,
+                about=self.about,
             ),
             self.console,
         )

@@ -23,6 +23,7 @@ from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable
 from api.sender import KafkaSender
 from api.serving.server import Server
 from policies.topic.store import PolicyStore
+from sidecar.doctor.about import About
 from sidecar.kafka import client_settings
 from sidecar.kafka.topic_follower import TopicReader
 from sidecar.lookup.receipts import Receipts
@@ -143,6 +144,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         gate=Gate(),
         sources=MemorySources(),
+        about=About(Settings()),
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=time.monotonic,
     )

@@ -18,12 +18,13 @@ from policies.errors import PolicyStoreUnavailable, PolicyTooLarge
 from policies.file import read_policies_file
 from policies.model import Policy
 from policies.table import EMPTY_TABLE, PolicyTable
+from sidecar.doctor.about import About
 from sidecar.service import process as process_module
 from sidecar.service import watched_files
 from sidecar.service.metrics import Recorder
 from sidecar.service.operations.dead_letters import rules_of
 from sidecar.service.process import Process
-from sidecar.service.watched_files import PublishedFile, WatchedFiles, files_of, password_files, policies_file
+from sidecar.service.watched_files import Live, PublishedFile, WatchedFiles, files_of, password_files, policies_file
 from sidecar.settings.settings import Settings, load_settings
 from sidecar.settings.settings_file import load_from
 from sidecar.settings.watched_file import WatchedFile, known
@@ -201,7 +202,9 @@ class Running:
         store: Any = Store()
         published = PublishedFile(store, known())
         letters: Any = self.letters
-        made = files_of(self.settings, source, published, self.gate, None, letters)
+        self.about = About(self.settings)
+        live = Live(letters, self.about)
+        made = files_of(self.settings, source, published, self.gate, None, live)
         self.files = WatchedFiles(made, self.recorder.watched_file)
 
     def load(self) -> Settings:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, SecretStr
 
 from sidecar.settings.live import differences, liveness, with_live
 from sidecar.settings.settings import Settings, load_settings
+from sidecar.settings.settings_file import load_from, settings_file
 from sidecar.settings.types import WHILE_RUNNING
 
 LIVE = {
@@ -82,3 +83,28 @@ def test_a_secret_of_a_file_is_no_difference_and_any_other_is_named_without_its_
 def test_the_schema_shows_the_mark() -> None:
     definitions = Settings.model_json_schema()["$defs"]
     assert WHILE_RUNNING.items() <= definitions["LogSettings"]["properties"]["level"].items()
+
+
+def test_what_changed_while_it_runs_has_the_origin_of_the_change(tmp_path: Path) -> None:
+    path = tmp_path / "t.yaml"
+
+    def load() -> Settings:
+        return load_settings(path, {}, {"TICKOVER_API__RATE_BURST": "7"})
+
+    path.write_text("{group: first, log: {level: debug}}")
+    settings, source = load_from(path, load)
+    assert source is not None
+    told: list[Settings] = []
+    file = settings_file(settings, source, told.append)
+    file.look()
+    path.write_text("{horizon: 20s, api: {rate_limit: 5}}")
+    file.look()
+    assert file.look()
+    [running] = told
+    assert (running.log.level, running.api.rate_limit, running.group) == ("info", 5, "first")
+    assert running.origins == {
+        "group": f"{path}: group",  # which needs a restart, as does the horizon
+        "api.rate_limit": f"{path}: api.rate_limit",
+        "api.rate_burst": "environment variable TICKOVER_API__RATE_BURST",
+    }
+    assert settings.origins["log.level"] == f"{path}: log.level", "what was handed out stays as it was"

@@ -203,6 +203,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/dead-letters": (Call(), Call(query=PAYLOAD)),
     "GET /v1/dead-letters/groups": (Call(), Call(query=PAYLOAD)),
     "GET /v1/dead-letters/{topic}/{partition}/{offset}": (Call(LETTER), Call(LETTER, query=PAYLOAD)),
+    "GET /v1/doctor": (Call(),),
     "GET /v1/forecast": (Call(),),
     "GET /v1/lateness": (Call(query={"id": "a"}),),
     "GET /v1/messages": (Call(), Call(query={"key_prefix": MARKS["key prefix"]})),
@@ -237,7 +238,9 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/schedules/{name}/next": (Call(TICK),),
     "POST /v1/schedules/{name}/rewind": (Call(TICK, headers=ANY_VERSION, body={"to": 100_000_000_000}),),
     "GET /v1/schemas/policy": (Call(),),
+    "GET /v1/settings": (Call(),),
     "GET /v1/stats": (Call(),),
+    "GET /v1/whoami": (Call(),),
 }
 
 

@@ -53,6 +53,9 @@ ROUTES = [
     ("PUT", "/v1/policies/x", Role.ADMIN),
     ("DELETE", "/v1/policies/x", Role.ADMIN),
     ("POST", "/v1/policies/x/rollback", Role.ADMIN),
+    ("GET", "/v1/whoami", Role.READ),
+    ("GET", "/v1/doctor", Role.READ),
+    ("GET", "/v1/settings", Role.ADMIN),
 ]
 OPEN = ["/livez", "/readyz", "/openapi.json", "/docs"]
 

@@ -1,0 +1,1 @@
+"""Routes about the sidecar itself: who asks, how it is set, what is wrong around it."""
