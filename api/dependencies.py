@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
@@ -49,6 +50,7 @@ async def _caller(request: Request, ports: Ports, trail: Trail, needed: Role) ->
     ports.gate.limit(trail.caller, request, now_s)
     require(trail.caller, needed)
     _refuse_unread_key(request)
+    _refuse_unknown(request)
     return trail.caller
 
 
@@ -76,17 +78,19 @@ async def _admin(request: Request, ports: GivenPorts, trail: GivenTrail) -> Call
 
 async def _scraper(request: Request, ports: GivenPorts, trail: GivenTrail) -> None:
     if ports.gate.metrics_open:
-        ports.gate.visitor(request, ports.monotonic_s())
+        await _visitor(request, ports)
     else:
         await _caller(request, ports, trail, Role.READ)
 
 
 async def _visitor(request: Request, ports: GivenPorts) -> None:
     ports.gate.visitor(request, ports.monotonic_s())
+    _refuse_unknown(request)
 
 
-async def _prober() -> None:
+async def _prober(request: Request) -> None:
     """Let in every probe of this process: probes are never too often."""
+    _refuse_unknown(request)
 
 
 # Parameters are resolved in order and the first failure answers: name the caller before the body,
@@ -119,6 +123,28 @@ def _refuse_unread_key(request: Request) -> None:
     if request.method not in SAFE_METHODS and IDEMPOTENCY_KEY in request.headers and not read:
         detail = "Only POST /v1/messages honours an Idempotency-Key. Nothing was done; send the request without it."
         raise unprocessable("idempotency-key-not-supported", detail)
+
+
+def _refuse_unknown(request: Request) -> None:
+    """A misspelt filter must not mean everything. Raises `Problem` (422).
+
+    What the description leaves out, pages for people, may be opened with whatever stands behind a link.
+    """
+    if not request.query_params:
+        return
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or not route.include_in_schema:
+        return
+    known = query_parameters(route)
+    if unknown := sorted(set(request.query_params) - known):
+        there_are = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        raise unprocessable("unknown-parameter", f"There is no parameter {unknown[0][:100]!r} here; {there_are}.")
+
+
+def query_parameters(route: APIRoute) -> frozenset[str]:
+    """Names of the query parameters that a route declares, itself or by what it depends on."""
+    elsewhere = (params.Path, params.Header, params.Cookie)
+    return frozenset(one.alias for one in get_flat_params(route.dependant) if not isinstance(one.field_info, elsewhere))
 
 
 class UndeclaredRoute(Exception):

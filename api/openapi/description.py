@@ -51,6 +51,7 @@ OF_BODIES: Final = (
     "malformed-json", "body-too-large", "unsupported-media-type", "unsupported-encoding", "invalid-body",
     "invalid-text", "invalid-number", "duplicate-key", "too-deep", "too-many-values",
 )  # fmt: skip
+OF_QUERIES: Final = ("unknown-parameter",)
 LOOK_UP: Final = ("look-up-incomplete", "look-up-unavailable")
 SHOW_MORE: Final = frozenset({"payload", "key_prefix"})  # with them a role more is needed, and a record of it
 PARAMETERS: Final[Mapping[str, str]] = {
@@ -104,6 +105,7 @@ def refusals(method: str, operation: Mapping[str, Any], access: Access) -> dict[
 
 def _following(method: str, operation: Mapping[str, Any], access: Access) -> Iterator[str]:
     parameters = operation.get("parameters", [])
+    yield from OF_QUERIES
     if access.role is not None:
         yield from OF_CALLERS
         named = {one["name"] for one in parameters}

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
@@ -22,7 +22,7 @@ from api.openapi.description import LOOK_UP, described
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
 from api.preconditions import message_etag, refuse_other
 from api.problems import Problem, unprocessable
-from api.routes.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, refuse_unknown, unavailable
+from api.routes.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, unavailable
 from api.routes.messages import PositionOut
 from api.routes.timeline import Row, final, place_of_row
 from policies.decide import decide
@@ -38,7 +38,7 @@ from sidecar.model.times import with_times
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}
 REFUSALS: Final = (
-    "invalid-id", "unknown-parameter", "unknown-message", "held-in-several-places", "too-late", "precondition-failed",
+    "invalid-id", "unknown-message", "held-in-several-places", "too-late", "precondition-failed",
     "unknown-topic", "not-a-source", "too-large", "no-policy", "kafka-unavailable", *LOOK_UP,
 )  # fmt: skip
 _DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
@@ -89,11 +89,10 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 
 @router.delete("/v1/messages/{id:path}", responses=ANSWERS, **described("Cancel a held message", None, *REFUSALS))
 async def cancel(
-    request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
+    caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Cancel a held message."""
-    refuse_unknown(request, {"source", "partition"})
     trail.note(id=id, source=source or None)
     return await _act(ports, id, Asked(CANCEL, source, partition, if_match))
 
@@ -104,11 +103,10 @@ async def cancel(
     **described("Reschedule a held message", Reschedule, *REFUSALS, "too-far", "bad-header", "in-the-past"),
 )
 async def reschedule(
-    request: Request, caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
+    caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, past: Past = False, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Give a held message another due time."""
-    refuse_unknown(request, {"source", "partition", "past"})
     trail.note(id=id, source=source or None)
     asked = validated(Reschedule, body)
     refuse_past(asked.deliver_at, ports.now_ms(), past)
@@ -118,11 +116,10 @@ async def reschedule(
 
 @router.post("/v1/messages/{id:path}/fire", responses=ANSWERS, **described("Emit a held message now", None, *REFUSALS))
 async def fire(
-    request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
+    caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Emit a held message now."""
-    refuse_unknown(request, {"source", "partition"})
     trail.note(id=id, source=source or None)
     return await _act(ports, id, Asked(FIRE, source, partition, if_match))
 

@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
@@ -18,9 +18,12 @@ UNREAD_SHOWN_MAX: Final = 20  # schedules named by /readyz; the list has all
 
 router = APIRouter(tags=["process"])
 
+# Whoever answers while the process starts (`api.serving.listener`) reads it; here it has started.
+Started = Annotated[bool, Query(description="Until the process has started, 503 and no 200")]
+
 
 @router.get("/livez", dependencies=[Prober], **described("Ask whether this process lives", None, "not-alive"))
-async def live(ports: GivenPorts) -> Response:
+async def live(ports: GivenPorts, started: Started = False) -> Response:
     """200 while the engine turns. When it hasn't for 10 s only a restart helps."""
     age_s = ports.monotonic_s() - ports.stats().turned_monotonic_s
     if age_s > ports.limits.turn_age_s:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -16,7 +16,7 @@ from api.dependencies import GivenPorts, Reader, json_response
 from api.openapi.description import LOOK_UP, described
 from api.ports import Conditions, Ports
 from api.problems import Problem, unprocessable
-from api.routes.held import Partition, Text, Told, find_message, missing_document, refuse_unknown, unavailable
+from api.routes.held import Partition, Text, Told, find_message, missing_document, unavailable
 from api.routes.timeline import Row, settled_document
 from policies.fields import is_topic
 from policies.headers import OFFSET_MAX
@@ -67,12 +67,11 @@ class LatenessOut(BaseModel):
     "/v1/lateness",
     responses={200: {"model": LatenessOut}},
     **described(
-        "Say why a message was late", None, "unknown-parameter", "invalid-parameter", "held-in-several-places",
+        "Say why a message was late", None, "invalid-parameter", "held-in-several-places",
         "unknown-message", *LOOK_UP,
     ),
 )  # fmt: skip
 async def lateness(
-    request: Request,
     caller: Reader,
     ports: GivenPorts,
     id: Text = "",
@@ -85,7 +84,6 @@ async def lateness(
     It is named by `id`, perhaps with `source` and `partition`, or by `position`. Of settled ones, those that the ledger
     said last.
     """
-    refuse_unknown(request, {"id", "position", "source", "partition"})
     if bool(id) == bool(position) or (position and (source or partition >= 0)):
         raise unprocessable("invalid-parameter", "Give an id, perhaps with source and partition, or a position.")
     missing: Sequence[TopicPartition]

@@ -7,7 +7,7 @@ from fastapi.routing import APIRoute
 
 from api.app import PARTS
 from api.dependencies import declared_access
-from api.openapi.description import OF_BODIES, OF_CALLERS
+from api.openapi.description import OF_BODIES, OF_CALLERS, OF_QUERIES
 from tests.pages.schema import default, kind, limits, sections
 from tests.pages.text import code, head, table
 from tests.unit.api_world import World
@@ -17,8 +17,8 @@ Every call, from the OpenAPI document that the process serves at `/openapi.json`
 mean: [the contract](../contract.md#rest). What can go wrong: [errors](problems.md). Who may call:
 [security of the API](../api-security.md).
 
-The problems below are those of each call. Whatever needs a role may also answer with {callers}; whatever takes a body
-with {bodies}.
+The problems below are those of each call. Each may also answer with {queries}, whatever needs a role with {callers},
+whatever takes a body with {bodies}.
 """
 
 
@@ -37,7 +37,7 @@ def roles() -> dict[str, str]:
 
 def words() -> str:
     """Words above the calls."""
-    given = {"callers": OF_CALLERS, "bodies": OF_BODIES}
+    given = {"callers": OF_CALLERS, "bodies": OF_BODIES, "queries": OF_QUERIES}
     return WORDS.format(**{name: ", ".join(map(code, types)) for name, types in given.items()})
 
 
@@ -75,7 +75,7 @@ def call(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
         schema = answer.get("content", {}).get("application/json", {}).get("schema")
         if status.startswith("2"):
             answers.append(f"{status}{f' {kind(schema)}' if schema else ''}")
-        elif own := [name for name in types(answer) if name not in {*OF_CALLERS, *OF_BODIES}]:
+        elif own := [name for name in types(answer) if name not in {*OF_CALLERS, *OF_BODIES, *OF_QUERIES}]:
             refused.append(f"{status} {', '.join(map(code, own))}")
     yield f"Answer: {', '.join(answers)}; else a [problem](#problem){': ' if refused else ''}{'; '.join(refused)}.\n"
     if parameters := operation.get("parameters"):

@@ -131,7 +131,7 @@ def test_one_letter_says_by_which_plan_it_was_sent_and_whether_it_came_back() ->
         ("fingerprint=xyz", 422, "invalid-parameter"),
         ("since=-1", 422, "invalid-parameter"),
         ("limit=501", 422, "invalid-parameter"),
-        ("unknown=1", 422, "invalid-parameter"),
+        ("unknown=1", 422, "unknown-parameter"),
         ("cursor=AAAA", 422, "invalid-cursor"),
         ("cursor=%21", 422, "invalid-cursor"),
     ],
