@@ -93,13 +93,18 @@ def _of_router(request: Request, error: Exception) -> Response:
     }.get(error.status_code, phrase)
     type = phrase.lower().replace(" ", "-")
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    if error.status_code == 405 and request.method == "OPTIONS":
+        return Response(status_code=204, headers=headers)
     return problem_response(Problem(error.status_code, type, detail, headers), request.url.path)
 
 
 def _allowed(request: Request) -> str:
-    """The methods of this path; the router names those of the first route that has it."""
+    """The methods of this path; the router names those of the first route that has it, and not what is answered for
+    every one: OPTIONS here, HEAD by `api.app.Head`.
+    """
     routes = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
-    return ", ".join(sorted({method for route in routes for method in route.methods}))
+    methods = {method for route in routes for method in route.methods}
+    return ", ".join(sorted({*methods, "OPTIONS", *({"HEAD"} if "GET" in methods else ())}))
 
 
 def _of_parameters(request: Request, error: Exception) -> Response:

@@ -57,3 +57,28 @@ def test_an_unknown_parameter_is_refused(api: World, document: Any, method: str,
 
 def test_a_page_is_opened_with_whatever_stands_behind_a_link(api: World) -> None:
     assert api.call("GET", "/docs?utm_source=chat").status_code == 200
+
+
+# --- methods ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", sorted({path_of(route) for route in ROUTES}))
+def test_every_path_says_which_methods_it_has(api: World, asked: str) -> None:
+    here = [route for route in ROUTES if route.path_regex.match(asked)]  # an id may end with /fire, too
+    methods = {method for route in here for method in route.methods or ()}
+    wanted = ", ".join(sorted({*methods, "OPTIONS", *(["HEAD"] if "GET" in methods else [])}))
+    told = api.call("OPTIONS", asked)
+    assert (told.status_code, told.content, told.headers["allow"]) == (204, b"", wanted)
+    refused = api.call("TRACE", asked)
+    problem(refused, 405, "method-not-allowed")
+    assert refused.headers["allow"] == wanted
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if "GET" in (route.methods or ())], ids=name)
+def test_head_is_answered_wherever_get_is(api: World, route: APIRoute) -> None:
+    got, head = api.call("GET", path_of(route)), api.call("HEAD", path_of(route))
+    assert (head.status_code, head.content) == (got.status_code, b"")
+
+
+def test_options_of_what_is_not_there(api: World) -> None:
+    problem(api.call("OPTIONS", "/v1/nothing"), 404, "not-found")

@@ -73,11 +73,11 @@ def test_router_errors_are_problems(api: World) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PATCH", "/v1/stats", "GET"),
-        ("POST", "/v1/policies", "GET"),
-        ("DELETE", "/v1/messages", "GET, POST"),
-        ("POST", "/v1/policies/reminders", "DELETE, GET, PUT"),
-        ("PUT", "/v1/messages/a", "DELETE, GET, PATCH"),
+        ("PATCH", "/v1/stats", "GET, HEAD, OPTIONS"),
+        ("POST", "/v1/policies", "GET, HEAD, OPTIONS"),
+        ("DELETE", "/v1/messages", "GET, HEAD, OPTIONS, POST"),
+        ("POST", "/v1/policies/reminders", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("PUT", "/v1/messages/a", "DELETE, GET, HEAD, OPTIONS, PATCH"),
     ],
 )
 def test_another_method_is_told_all_that_there_are(api: World, method: str, path: str, allowed: str) -> None:
