@@ -1,8 +1,8 @@
 """The REST API: `create_app(ports)`.
 
-A request passes, from outside in: path of the proxy -> HEAD as GET -> safe headers -> unforeseen failures -> audit ->
-body limit -> route -> caller, rate and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong
-is a problem document.
+A request passes, from outside in: path of the proxy -> name of the request -> HEAD as GET -> safe headers -> unforeseen
+failures -> audit -> body limit -> route -> caller, rate and role -> strict JSON -> model -> the port that does the
+work. Whatever goes wrong is a problem document.
 """
 
 from typing import Final
@@ -20,6 +20,7 @@ from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
 from api.openapi import document
 from api.ports import Ports
+from api.request_id import RequestId
 from api.routes import (
     actions,
     changes,
@@ -104,6 +105,7 @@ def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> F
     app.add_middleware(problems.Failures)
     app.add_middleware(SafeHeaders)
     app.add_middleware(Head)
+    app.add_middleware(RequestId)
     if ports.path:
         app.add_middleware(BehindPath, path=ports.path)
     return app

@@ -33,6 +33,7 @@ _PROBLEM: Final[dict[str, Any]] = {
         "status": {"type": "integer", "examples": [409]},
         "detail": {"type": "string", "examples": ["The policies file manages this policy; change it there."]},
         "instance": {"type": "string", "examples": ["/v1/policies/reminders"]},
+        "request_id": {"type": "string", "examples": ["f3a1b07c2d9e4f68"]},
     },
 }
 _TOKEN: Final = {

@@ -24,11 +24,13 @@ from typing import Any, Final, Literal, cast
 
 import h11
 import uvicorn
+from structlog.contextvars import bound_contextvars
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from api.problems import TOLD, Problem, problem_response
+from api.request_id import FIELD, HEADER, current_request_id, new_request_id
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
 from api.serving.connection_limit import Accepted, ConnectionLimit, plain_address
 
@@ -207,14 +209,17 @@ class Connection(H11Protocol):
 
     def _refuse(self, problem: Problem) -> None:
         """Answer in place of the application, unless it has begun to, and close."""
-        path, cycle = "/", cast("RequestResponseCycle | None", self.cycle)
+        path, request_id, cycle = "/", "", cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
-            path = cycle.scope["path"]
-            cycle.scope["state"][TOLD] = problem.status
+            path, state = cycle.scope["path"], cycle.scope["state"]
+            state[TOLD] = problem.status
+            request_id = state.get(FIELD, "")
             cycle.disconnected = True  # what the application says from now on goes nowhere
             cycle.message_event.set()
-        response = problem_response(problem, path)
-        headers: list[Any] = [*self.server_state.default_headers, *response.raw_headers, *SAFE, CLOSE_HEADER]
+        with bound_contextvars(**{FIELD: request_id or new_request_id()}):
+            response = problem_response(problem, path)
+            name = HEADER.encode(), current_request_id().encode()
+        headers: list[Any] = [*self.server_state.default_headers, *response.raw_headers, *SAFE, name, CLOSE_HEADER]
         reason = STATUS_PHRASES[problem.status]
         try:
             for event in (

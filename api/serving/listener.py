@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.problems import Answer, Problem, problem_response
+from api.request_id import RequestId
 from api.safe_headers import SafeHeaders
 from api.serving.certificate import Certificate
 from api.serving.connection import Connection, Deadlines, log
@@ -55,7 +56,7 @@ class Listener(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                RequestId(app),
                 http="h11",
                 log_config=None,
                 access_log=False,

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.problems import Problem, problem_response
+from api.request_id import HEADER, current_request_id
 from api.safe_headers import SafeHeaders
 from api.serving.listener import BACKLOG, PROBES
 from api.serving.sockets import Sockets
@@ -38,10 +39,11 @@ ASKING_MAX: Final = 8  # requests at a time that ask all: each opens a file for 
 REFUSALS: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS})
 CALLER: Final = b"tickover-caller"
 STRANGER: Final = b"tickover-stranger"
+REQUEST_ID: Final = HEADER.lower().encode()
 # Of the connection, not of the request; and what only a sibling may say.
 NOT_PASSED_ON: Final = frozenset(
     {b"connection", b"content-length", b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"}
-    | {CALLER, STRANGER}
+    | {CALLER, STRANGER, REQUEST_ID}
 )
 NOT_THERE: Final = "it is not there"
 SILENT: Final = "it does not answer"
@@ -132,6 +134,7 @@ class Together:
 
     async def _ask_all(self, scope: Scope, path: str) -> dict[int, Told]:
         headers = [(name, value) for name, value in scope["headers"] if name not in NOT_PASSED_ON]
+        headers.append((REQUEST_ID, current_request_id().encode()))
         headers.append((CALLER, (scope["client"][0] if scope["client"] else "").encode("ascii", "replace")))
         if scope.get("state", {}).get("nobody_is_known"):
             headers.append((STRANGER, b"1"))

@@ -23,7 +23,7 @@ def outline(record: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_what_is_done_is_recorded() -> None:
     with world() as api:
-        api.call("PUT", "/v1/policies/reminders", json=REMINDERS, headers=ADDED)
+        api.call("PUT", "/v1/policies/reminders", json=REMINDERS, headers={**ADDED, "x-request-id": "order-4711"})
         api.message(target="push", value="secret", id="i-1", headers={"h": "secret"})
         put, sent = api.audited
         assert put == {
@@ -37,6 +37,7 @@ def test_what_is_done_is_recorded() -> None:
             "status": 201,
             "problem": None,
             "client": "127.0.0.1",
+            "request_id": "order-4711",
             "notes": {},
         }
         assert outline(sent) == ("anonymous", "send_message", "done", 202, None)

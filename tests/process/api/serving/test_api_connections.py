@@ -71,15 +71,19 @@ def whole_answer(client: socket.socket) -> bytes:
         answer += piece
 
 
-def check_problem(answer: bytes, status: int, type: str) -> None:
+def check_problem(answer: bytes, status: int, type: str) -> str:
+    """Check all of the answer; the name of its request."""
     head, _, body = answer.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     headers = dict(line.lower().split(": ", 1) for line in lines[1:])
     assert lines[0].startswith(f"HTTP/1.1 {status} ")
-    assert json.loads(body)["type"] == f"/problems/{type}"
+    document = json.loads(body)
+    assert document["type"] == f"/problems/{type}"
+    assert document["request_id"] == headers["x-request-id"] != ""
     assert headers["content-type"] == "application/problem+json"
     for name, value in {**SAFE_HEADERS, **DEFAULT_HEADERS}.items():
         assert headers[name.lower()] == value.lower()
+    return headers["x-request-id"]
 
 
 class Busy:
@@ -161,9 +165,10 @@ def test_who_is_late_with_its_body_is_recorded_as_it_was_told() -> None:
     with world() as api, serving(api.app, deadlines=SHORT) as server:
         with connected(server.port) as client:
             client.sendall(HEAD + b"Content-Length: 9\r\n\r\n{")
-            check_problem(whole_answer(client), 408, "request-timeout")
+            named = check_problem(whole_answer(client), 408, "request-timeout")
         wait_until(lambda: bool(api.audited))
-        assert [(record["status"], record["outcome"]) for record in api.audited] == [(408, "refused")]
+        [record] = api.audited
+        assert (record["status"], record["outcome"], record["request_id"]) == (408, "refused", named)
 
 
 def test_who_does_not_read_its_answer_is_cut_off() -> None:
