@@ -18,7 +18,7 @@ from api.console import app as console
 from api.console.page import ConsoleOptions
 from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
-from api.openapi import document
+from api.openapi import document, problem_pages
 from api.ports import Ports
 from api.request_id import RequestId
 from api.routes import (
@@ -69,6 +69,7 @@ PARTS: Final = (
     about,
     health,
     document,
+    problem_pages,
 )
 
 

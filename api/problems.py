@@ -46,11 +46,16 @@ class Problem(Exception):
         self.extra = extra
 
 
+def title_of(type: str) -> str:
+    """Words of a type: `File managed`."""
+    return type.replace("-", " ").capitalize()
+
+
 def problem_response(problem: Problem, instance: str) -> Response:
     """ASCII JSON, so that no text in it (a half character in a name, say) can fail to be encoded."""
     document = {
         "type": f"/problems/{problem.type}",
-        "title": problem.type.replace("-", " ").capitalize(),
+        "title": title_of(problem.type),
         "status": problem.status,
         "detail": problem.detail,
         "instance": instance,

@@ -21,7 +21,8 @@ from tests.source import ROOT
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
-    ROOT / "api" / "answers.json": answers.page,  # first: the page of REST shows it
+    ROOT / "api" / "problems.json": problems.types,  # first: an answer shows one of them
+    ROOT / "api" / "answers.json": answers.page,  # then: the page of REST shows it
     DOCS / "configuration.md": configuration.page,
     alerts.GUIDE: alerts.page,
     sizing.GUIDE: sizing.page,

@@ -4,12 +4,14 @@ Types and reasons stand as literals or constants where they are raised, with the
 """
 
 import ast
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from api.openapi.description import STATUS_OF
 from api.routes.jobs import STATUSES
 from tests.pages.text import code, head, table
 from tests.source import python_files
@@ -42,6 +44,19 @@ UNSTATED: Final = 422  # what `unprocessable` says, and jobs whose type has no s
 STATUS_OF_SCHEDULES: Final = {"schedule-too-large": 422, "rewind-not-back": 422}
 OF_ROUTER: Final = {"not-found": 404, "method-not-allowed": 405}
 REASON: Final = re.compile(r"[a-z]+(_[a-z]+)*")
+# Where the words aren't beside the type: those of a record that is refused, or that pass through a name.
+UNSAID: Final[dict[str, list[str]]] = {
+    "attempts_exhausted": ["The message has no attempt left."],
+    "expired": ["The message would expire before it is due."],
+    "method_not_allowed": ["… is not allowed here."],
+    "not_found": ["There is nothing at this path."],
+    "policies_unavailable": ["The policy topic can't be read or written at the moment."],
+    "quota_exceeded": ["The policy's quota is used up."],
+    "timeout": ["The message would be due after the retries' time is over."],
+    "too_large": ["The record is larger than Kafka takes."],
+    "transactions_unsupported": ["The cluster can't do transactions for this: …."],
+    "unknown_topic": ["There is no such topic."],
+}
 # Call -> the arguments that hold type or reason, and words.
 RAISES: Final = {"Problem": (1, 2), "unprocessable": (0, 1), "JobRefused": (0, 1), "ScheduleRefused": (0, 1)}
 SETS_ASIDE: Final = {"Refusal", "Quarantine", "quarantined", "_quarantined"}
@@ -120,6 +135,8 @@ def texts(node: ast.expr, known: Names) -> list[str]:
             return next((found for value in known.get(name, ()) if (found := texts(value, others))), [])
         case ast.IfExp():
             return [*texts(node.body, known), *texts(node.orelse, known)]
+        case ast.BinOp(op=ast.Add()):
+            return [left + right for left in texts(node.left, known) for right in texts(node.right, known)]
         case ast.JoinedStr():
             found = [""]
             for part in node.values:
@@ -149,10 +166,21 @@ def problems() -> dict[str, tuple[set[int], list[str]]]:
             entry[0].add(status_of(call, name, arguments))
             fitting = details[number : number + 1] if len(details) == len(types) else details
             entry[1].extend(text for text in fitting if text not in entry[1])
-    for reason in reasons(SETS_ASIDE):
+    for reason, told in {**reasons(SETS_ASIDE), **UNSAID}.items():
         name = reason.replace("_", "-")
-        found.setdefault(name, (set(), []))[0].add(UNSTATED)
+        entry = found.setdefault(name, (set(), []))
+        entry[0].update([STATUS_OF.get(name, UNSTATED)] if not entry[0] else ())
+        entry[1].extend(text for text in told if text not in entry[1])
     return found
+
+
+def types() -> str:
+    """JSON: status and words of every type, which the API shows at `/problems/{name}`."""
+    told = {
+        name: {"status": min(statuses), "details": [text for text in words if text.strip("….")]}
+        for name, (statuses, words) in sorted(problems().items())
+    }
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
 
 def status_of(call: str, name: str, arguments: list[ast.expr]) -> int:

@@ -49,6 +49,7 @@ from sidecar.operations.dead_letters.browse import Reading, Rules
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.settings.settings import Settings
+from tests.source import ROOT
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
@@ -353,11 +354,18 @@ def refusals_described() -> dict[str, set[tuple[int, str]]]:
     }
 
 
+@cache
+def types_told() -> frozenset[str]:
+    """Types of problems that have a page."""
+    return frozenset(json.loads((ROOT / "api" / "problems.json").read_bytes()))
+
+
 def refuse_undescribed(api: World, method: str, response: httpx.Response) -> None:
     """Fail when an operation answers with a problem that its description doesn't have."""
     if response.headers.get("content-type") != "application/problem+json" or method == "HEAD":
         return
     given = json.loads(response.content)
+    assert given["type"].removeprefix("/problems/") in types_told(), given["type"]
     path = unquote(response.url.path).removeprefix(api.path)
     scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
     for route in api.app.state.routes:

@@ -1,6 +1,7 @@
 """Rules of the API that every route keeps, whoever adds one: asked of all that the application has."""
 
 from collections.abc import Iterator
+from html import escape
 from typing import Any, Final
 
 import pytest
@@ -8,9 +9,15 @@ from fastapi.routing import APIRoute
 
 from api.app import PARTS
 from api.dependencies import query_parameters
+from api.openapi.description import STATUS_OF
+from tests.pages.problems import types
+from tests.source import ROOT
 from tests.unit.api_world import World, problem, world
 
 ROUTES: Final = [route for part in PARTS for route in part.router.routes if isinstance(route, APIRoute)]
+UNFORESEEN: Final = (
+    "internal-error", "method-not-allowed", "request-timeout", "starting", "stopping", "too-many-requests-under-way"
+)  # fmt: skip
 DESCRIBED: Final = [route for route in ROUTES if route.include_in_schema]
 
 
@@ -82,3 +89,35 @@ def test_head_is_answered_wherever_get_is(api: World, route: APIRoute) -> None:
 
 def test_options_of_what_is_not_there(api: World) -> None:
     problem(api.call("OPTIONS", "/v1/nothing"), 404, "not-found")
+
+
+# --- problems -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", sorted({*STATUS_OF, *UNFORESEEN}))
+def test_every_type_of_problem_has_a_page(api: World, type: str) -> None:
+    told = api.call("GET", f"/problems/{type}", headers={"accept": "application/json"}).json()
+    assert told["type"] == f"/problems/{type}"
+    assert told["status"] == STATUS_OF.get(type, told["status"])
+    assert all(detail.strip("….") for detail in told["details"])
+    assert told["details"]
+    page = api.call("GET", f"/problems/{type}", headers={"accept": "text/html,*/*"})
+    assert page.headers["content-type"].startswith("text/html")
+    for text in (told["title"], type, str(told["status"]), *told["details"], *told["calls"]):
+        assert escape(text) in page.text
+
+
+def test_a_page_of_a_problem_names_the_calls_that_answer_with_it(api: World) -> None:
+    calls = api.call("GET", "/problems/rewind-not-back").json()["calls"]
+    assert calls == ["POST /v1/schedules/{name}/rewind"]
+    assert api.call("GET", "/problems/not-ready").json()["calls"] == ["GET /readyz"]
+    assert len(api.call("GET", "/problems/unauthorized").json()["calls"]) > 30
+
+
+def test_a_type_that_there_is_not(api: World) -> None:
+    problem(api.call("GET", "/problems/nonsense"), 404, "not-found")
+    problem(api.call("GET", "/problems/%3Cscript%3E", headers={"accept": "text/html"}), 404, "not-found")
+
+
+def test_types_are_known_from_the_code() -> None:
+    assert (ROOT / "api" / "problems.json").read_text(encoding="utf-8") == types()

@@ -191,6 +191,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /livez": (Call(),),
     "GET /metrics": (Call(),),
     "GET /openapi.json": (Call(),),
+    "GET /problems/{name}": (Call({"name": "file-managed"}),),
     "GET /readyz": (Call(),),
     "GET /v1/changes": (Call(prepare=change),),
     "POST /v1/changes": (
