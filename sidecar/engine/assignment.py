@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from sidecar.engine.commit.settlement import Settlement
@@ -23,7 +24,7 @@ from sidecar.engine.source_cuts import note_cut
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
-from sidecar.model.condition import Condition, Kind, Subject
+from sidecar.model.condition import SAMPLE_MS, Condition, Kind, Subject
 from sidecar.model.ports import Intake, is_over
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_S: Final = 5.0  # how long a revoked partition's emissions are waited for
 POLL_S: Final = 0.005
+REVOKED_TOLD_MS: Final = 3 * SAMPLE_MS  # so long what left in order is told: a look or two may come late
 REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
 RETRY_MS: Final = 500  # an overflow that is back is used again within a second
 SWEEP_MS: Final = 30_000  # by then Kafka has ended every open transaction of tickover's: a third of it is their timeout
@@ -69,7 +71,7 @@ class Assignment:
         self.rebalances = 0
         self.recovery_s = 0.0
         self.since_ms: dict[TopicPartition, int] = {}  # of each that is here: when it was assigned, or began to run
-        self.revoked_ms: dict[TopicPartition, tuple[int, int]] = {}  # gone in order: from when on, and done when
+        self.revoked_ms: dict[TopicPartition, tuple[int, int]] = {}  # gone in order a while ago: since when, done when
         self._running: tuple[Condition, ...] | None = None
         self._swept_ms = 0
         self._intake = intake
@@ -113,7 +115,7 @@ class Assignment:
     def revoked(self, lanes: Sequence[TopicPartition]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
         self.rebalances += 1
-        since_ms = self._clock()
+        began_ms = self._clock()
         leaving = self._take_out(lanes)
         if leaving:
             settled = self._drain(leaving)
@@ -122,7 +124,8 @@ class Assignment:
             self._settlement.commit(leaving, wait=settled)  # brokers that are away would be waited for in vain
         self._let_go(leaving)
         for lane_id in lanes:  # the group takes again, as the consumer is closed, what has left at a shutdown
-            self.revoked_ms[lane_id] = self.revoked_ms.get(lane_id, (since_ms, 0))[0], self._clock()
+            since_ms, _ = self.revoked_ms.pop(lane_id, (began_ms, 0))
+            self.revoked_ms[lane_id] = since_ms, self._clock()  # behind all that were done before
         log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
 
     def lost(self, lanes: Sequence[TopicPartition]) -> None:
@@ -165,6 +168,7 @@ class Assignment:
 
     def step(self, now_ms: int) -> None:
         """Begin recoveries, take in lanes whose recovery has ended. What makes one impossible is raised."""
+        self._forget_gone(now_ms)
         if self._settlement.must_start_over:
             self._start_over()
         if self._waiting and self._settlement.ready:
@@ -180,6 +184,14 @@ class Assignment:
                 self._out_of_range[lane] = Look(self._recovery.look_at(lane))
             elif look.future.done():
                 self._go_on(lane, look, now_ms)
+
+    def _forget_gone(self, now_ms: int) -> None:
+        """Let go of what was told for long enough: in time a process meets all partitions of its group."""
+        told = takewhile(
+            lambda gone: is_over(now_ms, gone[1][1] + REVOKED_TOLD_MS, REVOKED_TOLD_MS), self.revoked_ms.items()
+        )
+        for lane_id, _ in list(told):
+            del self.revoked_ms[lane_id]
 
     def _go_on(self, lane: SourcePartition, look: Look, now_ms: int) -> None:
         """Read on where the log goes on."""

@@ -4,15 +4,12 @@ Nothing here costs anything for a record: it is asked a few times a second, by p
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.model.condition import SAMPLE_MS, WAIT_MIN_MS, Condition, Kind, Subject
-
-REVOKED_TOLD_MS: Final = 3 * SAMPLE_MS  # so long what left in order is told: a look or two may come late
+from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
 
 
 class Waits:
@@ -46,9 +43,8 @@ def _others(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int)
     waiting = () if begins else tuple(lane.id for lane in assignment.lanes.values())
     for lane_id in (*waiting, *assignment.recovering_lanes):
         yield Condition(Subject(Kind.RECOVERING, *lane_id), assignment.since_ms[lane_id])
-    for lane_id, (since_ms, done_ms) in assignment.revoked_ms.items():
-        if now_ms - done_ms <= REVOKED_TOLD_MS:
-            yield Condition(Subject(Kind.REVOKED, *lane_id), since_ms)
+    for lane_id, (since_ms, _) in assignment.revoked_ms.items():
+        yield Condition(Subject(Kind.REVOKED, *lane_id), since_ms)
     for lane in assignment.agenda:
         if lane.loss is not None:
             yield Condition(Subject(Kind.REBUILD, *lane.id))

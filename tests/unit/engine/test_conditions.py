@@ -5,10 +5,11 @@ from typing import NoReturn
 import pytest
 
 from sidecar.conditions.attribution import OF_OWNERS
-from sidecar.engine.conditions import REVOKED_TOLD_MS, Waits
+from sidecar.engine.assignment import REVOKED_TOLD_MS
+from sidecar.engine.conditions import Waits
 from sidecar.engine.engine import PUBLISH_INTERVAL_MS
 from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
-from sidecar.model.record import Headers
+from sidecar.model.record import Headers, TopicPartition
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_time import EPOCH_MS, FakeTime
@@ -62,10 +63,25 @@ def test_a_partition_that_was_let_go_in_order_is_told_for_a_while() -> None:
     bench.clock.advance(1)
     bench.replica.assignment.revoked([LANE])  # said again, as the consumer is closed
     assert there(bench) == {GONE: let_go_ms}
-    bench.clock.advance(REVOKED_TOLD_MS)
+    bench.clock.advance(REVOKED_TOLD_MS - 1)
+    bench.replica.assignment.step(bench.clock.now_ms)
     assert there(bench) == {GONE: let_go_ms}, "since it was done"
     bench.clock.advance(1)
+    bench.replica.assignment.step(bench.clock.now_ms)
     assert there(bench) == {}
+
+
+def test_of_all_that_ever_left_only_what_is_told_is_remembered() -> None:
+    bench = Bench()
+    assignment = bench.replica.assignment
+    for partition in range(100):
+        assignment.revoked([TopicPartition(SOURCE, partition)])
+        bench.clock.advance(REVOKED_TOLD_MS // 10)
+        assignment.step(bench.clock.now_ms)
+    assert [lane.partition for lane in assignment.revoked_ms] == list(range(91, 100))
+    bench.clock.advance(-60_000)
+    assignment.step(bench.clock.now_ms)
+    assert not assignment.revoked_ms, "nor where the clock was set back"
 
 
 def test_what_is_let_go_in_order_is_so_from_before_it_settles() -> None:
