@@ -11,10 +11,12 @@ tick early; here a bucket is taken only when the clock has reached its boundary,
     tick 10 ms     due 41..50 -> bucket 5     taken when now >= 50
 
 The ring is a dict from tick number to bucket: a flat array over a 30 s horizon at 1 ms is 240 kB per lane whether
-or not anything is held, and a dict inserts as fast. The wheel has no clock, no thread and no lock.
+or not anything is held, and a dict inserts as fast. A heap has the ticks of the buckets: which one is next is known
+without a look at any other, and a bucket pays for its place there once. The wheel has no clock, no thread and no lock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Final
 
@@ -22,18 +24,18 @@ from sidecar.model.record import Held
 
 _size: Final = itemgetter(Held._fields.index("size"))
 FIRED_MAX: Final = 200_000  # records taken at a time, in whole buckets
-LOOKED_AT_MAX: Final = 64  # buckets, for when the next one fires
 
 
 class Wheel:
     """Held records by due time. Times are epoch milliseconds and always arguments."""
 
-    __slots__ = ("_cancelled", "_fired_tick", "buckets", "count", "tick_ms")
+    __slots__ = ("_cancelled", "_fired_tick", "_ticks", "buckets", "count", "tick_ms")
 
     def __init__(self, now_ms: int, tick_ms: int = 1) -> None:
         self.tick_ms = tick_ms
         self.buckets: dict[int, list[Held]] = {}
         self.count = 0
+        self._ticks: list[int] = []  # a heap, of the buckets
         self._fired_tick = now_ms // tick_ms
         self._cancelled: set[int] = set()
 
@@ -52,6 +54,7 @@ class Wheel:
                 buckets[tick].append(held)
             else:
                 buckets[tick] = [held]
+                heappush(self._ticks, tick)
         self.count += len(records)
 
     def cancel(self, offset: int) -> None:
@@ -68,45 +71,33 @@ class Wheel:
                 self._step_back(reached)
             return []
         self._fired_tick = reached
-        buckets = self.buckets
-        if not buckets:
-            return []
-        ticks: Iterable[int] = range(first, reached + 1)
-        if reached - first > len(buckets):  # after a long pause: look at the buckets there are
-            ticks = sorted(tick for tick in buckets if tick <= reached)
+        buckets, ticks = self.buckets, self._ticks
         fired: list[Held] = []
-        for tick in ticks:
-            bucket = buckets.pop(tick, None)
-            if bucket is not None:
-                fired += bucket
-                if len(fired) >= FIRED_MAX:  # after a long pause: the rest comes with the next turns
-                    self._fired_tick = tick
-                    break
+        while ticks and ticks[0] <= reached:
+            tick = heappop(ticks)
+            fired += buckets.pop(tick)
+            if len(fired) >= FIRED_MAX:  # after a long pause: the rest comes with the next turns
+                self._fired_tick = tick
+                break
         if self._cancelled and fired:
             fired = self._without_cancelled(fired)
         self.count -= len(fired)
         return fired
 
     def next_due_ms(self) -> int:
-        """When the first bucket with something to fire will, -1 when the wheel is empty. Looks at every bucket."""
-        buckets, cancelled = self.buckets, self._cancelled
-        if not cancelled:
-            return min(buckets) * self.tick_ms if buckets else -1
+        """When the first bucket with something to fire will, -1 when the wheel is empty. Looks at every bucket where
+        something was cancelled.
+        """
+        if not self._cancelled:
+            return self.soonest_ms()
+        cancelled, buckets = self._cancelled, self.buckets
         firing = (tick for tick in sorted(buckets) if any(held.offset not in cancelled for held in buckets[tick]))
         first = next(firing, None)
         return -1 if first is None else first * self.tick_ms
 
     def soonest_ms(self) -> int:
-        """Before when nothing fires, -1 when the wheel is empty. The time of its next bucket where it has few, or where
-        that is near; looks at `LOOKED_AT_MAX` at most.
-        """
-        buckets, first = self.buckets, self._fired_tick + 1
-        if not buckets:
-            return -1
-        if len(buckets) <= LOOKED_AT_MAX:
-            return min(buckets) * self.tick_ms
-        end = first + LOOKED_AT_MAX
-        return next((tick for tick in range(first, end) if tick in buckets), end) * self.tick_ms
+        """When the first bucket will be taken, -1 when the wheel is empty; all in it may be cancelled."""
+        return self._ticks[0] * self.tick_ms if self._ticks else -1
 
     def recount(self) -> int:
         """Number of records by looking at every bucket, to be compared with `count`."""
@@ -123,7 +114,9 @@ class Wheel:
 
     def _step_back(self, reached: int) -> None:
         """Time was set back: what was filed as overdue at the old time goes where the new time has it."""
-        waiting = self.buckets.pop(self._fired_tick + 1, [])
+        waiting: list[Held] = []
+        if self._ticks and self._ticks[0] == self._fired_tick + 1:
+            waiting = self.buckets.pop(heappop(self._ticks))
         self._fired_tick = reached
         self.count -= len(waiting)
         self.insert_all(waiting)

@@ -47,6 +47,29 @@ def test_a_cancelled_record_leaves_no_trace() -> None:
     assert len(wheel.advance(20)) == 1, "the same offset, held anew"
 
 
+@pytest.mark.parametrize("tick_ms", [1, 10])
+def test_the_next_bucket_is_known_however_many_there_are(tick_ms: int) -> None:
+    wheel = Wheel(0, tick_ms)
+    dues_ms = [due_ms * tick_ms for due_ms in range(5_000, 6_000)]
+    wheel.insert_all([held(due_ms, due_ms) for due_ms in reversed(dues_ms)])
+    for due_ms in dues_ms:
+        assert wheel.soonest_ms() == due_ms, "not earlier: its partition would be looked at in vain"
+        assert [record.due_ms for record in wheel.advance(due_ms)] == [due_ms]
+    assert wheel.soonest_ms() == -1
+
+
+def test_the_next_bucket_is_known_when_time_was_set_back() -> None:
+    wheel = Wheel(1_000)
+    wheel.insert_all([held(1, 900), held(2, 1_001), held(3, 950)])
+    assert wheel.soonest_ms() == 1_001
+    assert wheel.advance(500) == []
+    wheel.insert(held(4, 600))
+    fired = []
+    while (soonest_ms := wheel.soonest_ms()) >= 0:
+        fired += [(soonest_ms, record.offset) for record in wheel.advance(soonest_ms)]
+    assert fired == [(600, 4), (900, 1), (950, 3), (1_001, 2)]
+
+
 def test_an_empty_wheel_has_no_next() -> None:
     assert Wheel(0).next_due_ms() == -1
     assert Wheel(0).advance(1 << 45) == []
