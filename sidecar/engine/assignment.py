@@ -21,6 +21,7 @@ from sidecar.engine.partition.agenda import Agenda
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.engine.source_cuts import note_cut
+from sidecar.engine.source_rights import SourceRights
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
@@ -37,10 +38,6 @@ REVOKED_TOLD_MS: Final = 3 * SAMPLE_MS  # so long what left in order is told: a 
 REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
 RETRY_MS: Final = 500  # an overflow that is back is used again within a second
 SWEEP_MS: Final = 30_000  # by then Kafka has ended every open transaction of tickover's: a third of it is their timeout
-
-
-class SourceUnreadable(Exception):
-    """A source that was read here may not be read any more: what is held of it would wait for ever, untold."""
 
 
 @dataclass(slots=True)
@@ -78,6 +75,7 @@ class Assignment:
         self._emitter = emitter
         self._settlement = settlement
         self._overflow, self._recovery = workers
+        self._rights = SourceRights(self._recovery)
         self._clock = clock
         self._counters = counters
         self._waiting: set[TopicPartition] = set()  # assigned, their recovery not begun
@@ -140,12 +138,13 @@ class Assignment:
         self.not_taken_in = words
 
     def unreadable(self, topic: str, words: str) -> None:
-        """End, whichever answer comes first: the client may take the partitions of such a topic for gone, and says it
-        once. A source of which nothing was read ends nobody: others go on.
+        """Find out whether it is so, whichever answer comes first: the client may take the partitions of such a topic
+        for gone, and says it once. A source of which nothing was read ends nobody: others go on.
         """
         if self._counters.accepted[topic]:
-            raise SourceUnreadable(f"no right to read a source: {words}; `tickover doctor` says more")
-        log.warning("no right to read a source", extra={"topic": topic, "error": words})
+            self._rights.refused(topic, words, self._clock())
+        else:
+            log.warning("no right to read a source", extra={"topic": topic, "error": words})
 
     def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """A recovery would find the watermark there: the overflow may be tidied up to it."""
@@ -169,6 +168,7 @@ class Assignment:
     def step(self, now_ms: int) -> None:
         """Begin recoveries, take in lanes whose recovery has ended. What makes one impossible is raised."""
         self._forget_gone(now_ms)
+        self._rights.step(now_ms)
         if self._settlement.must_start_over:
             self._start_over()
         if self._waiting and self._settlement.ready:

@@ -73,6 +73,10 @@ class RecoveryWorker:
         """
         return self._executor.submit(self._cuts.look_at, lane.id, lane.topic_id, lane.read_marks, end_of(lane))
 
+    def may_read(self, topic: str) -> Future[bool]:
+        """Whether the brokers let this process read a source; the future may raise LedgerUnavailable."""
+        return self._executor.submit(self._starts.may_read, topic)
+
     def stop(self) -> None:
         """Give up what is queued. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)

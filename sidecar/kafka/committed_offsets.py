@@ -21,6 +21,7 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AclOperation
 
 from policies.kafka_clients import AdminClient, Consumer
 from sidecar.kafka.client_settings import (
@@ -152,6 +153,19 @@ class KafkaStarts:
     def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
         """See `Starts.records`. Raises LedgerUnavailable when the brokers don't answer."""
         return dict(_answered("what logs have", lambda: self._records.at(places)))
+
+    def may_read(self, topic: str) -> bool:
+        """See `Starts.may_read`. Raises LedgerUnavailable when the brokers don't answer."""
+        admin, wanted = AdminClient(self._client), TopicCollection([topic])  # kept until it is answered
+        answers = admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=ANSWER_TIMEOUT_S)
+        try:
+            allowed = answers[topic].result(ANSWER_TIMEOUT_S + 1).authorized_operations
+        except (KafkaException, TimeoutError) as error:
+            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                return bool(code == KafkaError.UNKNOWN_TOPIC_OR_PART)
+            raise LedgerUnavailable(f"no answer about the right to read {topic}: {error}") from error
+        return AclOperation.READ in (allowed or ())
 
     def _known(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         if self._consumer is None:

@@ -71,6 +71,9 @@ class Starts(Protocol):
         for now is left out.
         """
 
+    def may_read(self, topic: str) -> bool:
+        """The brokers let this process read a source, or it is gone."""
+
 
 class Member(NamedTuple):
     """Place of this process in its group, as of when it was asked for.

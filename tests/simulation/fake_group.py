@@ -35,6 +35,7 @@ class Group:
         self.unstable: Callable[[], set[TopicPartition]] = set  # their committed offset is part of an open transaction
         self.starts_latest = False  # the setting `start`, for what the ledger knows: else what is sent first is skipped
         self.seen: set[TopicPartition] = set()  # the ledger has a block of them
+        self.refused: set[str] = set()  # sources that nobody may read, for now
         self.commits_lost = 0.0  # share of commits that the coordinator refuses
 
     def join(self, member: "FakeIntake", name: str = "") -> None:
@@ -115,6 +116,10 @@ class FakeStarts:
             if self._group.rng.random() < 0.9
         }
 
+    def may_read(self, topic: str) -> bool:
+        """See `Starts.may_read`."""
+        return topic not in self._group.refused
+
     @staticmethod
     def _first(records: Sequence[FakeRecord], offset: int) -> ReadMark | None:
         index = bisect_left(records, offset, key=FakeRecord.offset)
@@ -149,6 +154,7 @@ class FakeIntake:
         self.name = ""  # of a static member
         self.epoch = 0  # the generation of the group as this member knows it; NOBODY: none
         self._generation = 0  # the last one it had
+        self._told: set[str] = set()  # sources of which the engine knows that they are refused: the client says it once
         self._untold = 0  # at so many more calls of `take` the engine is told that it has lost all; 0: it has not
 
     def member(self) -> Member:
@@ -170,7 +176,11 @@ class FakeIntake:
         if given := self._group.give(self):
             self._assign(given)
         records: list[FakeRecord] = []
-        lanes = [lane for lane in self._positions if lane not in self._paused]
+        refused = {lane.topic for lane in self._positions} & self._group.refused
+        for topic in sorted(refused - self._told):
+            self.events.unreadable(topic, "Topic authorization failed")
+        self._told = refused
+        lanes = [lane for lane in self._positions if lane not in self._paused and lane.topic not in refused]
         self._group.rng.shuffle(lanes)
         for lane in lanes:
             records += self._read(lane, self._group.rng.randint(0, count - len(records)))
@@ -194,7 +204,7 @@ class FakeIntake:
         return any(
             bool(records := logs[lane.topic][lane.partition].records) and records[-1].offset() >= position
             for lane, position in self._positions.items()
-            if lane not in self._paused
+            if lane not in self._paused and lane.topic not in group.refused
         )
 
     def _read(self, lane: TopicPartition, count: int) -> list[FakeRecord]:

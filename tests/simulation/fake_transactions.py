@@ -237,6 +237,9 @@ class FakeTransactions(FakeOutput):
             self._failed = True
             self._coordinator.fenced += 1
             raise self.refused(TransactionError("ILLEGAL_GENERATION", aborts=True))
+        if any(lane.topic in self._coordinator.group.refused for lane in offsets):
+            self._failed = True
+            raise self.refused(TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True))
         self._stumble()
         if offsets:
             self._coordinator.transaction(self._name).offsets.update(offsets)

@@ -60,6 +60,7 @@ from sidecar.engine.commit.transaction import (
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.engine.source_rights import SURE_MS, SourceUnreadable
 from sidecar.ledger.topic import LedgerError, LedgerTopic
 from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.model.record import TopicPartition
@@ -72,7 +73,7 @@ TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none wait
 USUAL_MAX_S: Final = 3.0  # so long others may go before the usual one: each of them may take 6 s
 SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
 OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
-OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the group; with another it goes on at once
+OUTCAST_S: Final = 1.0  # between two tries of whose offsets were refused; with another place it goes on at once
 
 log = logging.getLogger(__name__)
 
@@ -151,8 +152,8 @@ class Filling:
     def take_back(self, transaction: Transaction, ending: Aborted) -> None:
         """A transaction is aborted: lanes have its blocks to write again. Raises LedgerError where that's of no use."""
         self.see_clock(transaction)
-        if missing := ending.missing_right(self._ledger.name):
-            raise LedgerError(f"{missing}; `tickover doctor` says more")
+        if ending.ledger_refused:
+            raise LedgerError(f"no right to write to the ledger topic {self._ledger.name}; `tickover doctor` says more")
         for block in reversed(transaction.blocks):
             if block.error is not None and block.error.name() in OF_RECORDS:
                 raise self._ledger.refused(block.lane.id, block.error)
@@ -255,6 +256,7 @@ class ExactlyOnce:
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
         self._outcast: Member = NO_MEMBER  # whose offsets the group has refused
         self._outcast_until_s = 0.0
+        self._refused_since_s = inf  # that a source may not be read, in each transaction since
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
 
@@ -490,7 +492,7 @@ class ExactlyOnce:
         self._start(NO_OUTPUT)
 
     def _committed(self, transaction: Transaction, name: str) -> None:
-        self.problem, self._silences = "", 0
+        self.problem, self._silences, self._refused_since_s = "", 0, inf
         if self.traces is not None:
             self.traces.put(transaction.interval, self.time.now_ms())
         self._filling.became_fact(transaction, self.tally)
@@ -505,7 +507,9 @@ class ExactlyOnce:
         self._filling.take_back(transaction, ending)
         silent = transaction.stuck and any(block.sent and block.written is None for block in transaction.blocks)
         self._silences = self._silences + 1 if silent else 0
-        if not transaction.member.is_named or (ending.cause is not None and ending.cause.name() in OUTCAST):
+        if words := ending.source_refused:
+            self._doubt(words)
+        if not transaction.member.is_named or words or (ending.cause is not None and ending.cause.name() in OUTCAST):
             self._outcast, self._outcast_until_s = transaction.member, self.time.monotonic_s() + OUTCAST_S
         if self._silences >= SILENCES_MIN:
             self.problem = silence_of(self._ledger)
@@ -518,3 +522,11 @@ class ExactlyOnce:
         elif ending.of_records and ending.cause is not None and ending.cause.name() in OF_RECORDS:
             self._refusals.suspect(interval, ending.cause, transaction.careful)
         self._refusals.take_back(interval, transaction.careful)
+
+    def _doubt(self, words: str) -> None:
+        """A source may not be read, for now: the next transactions ask again, until it is certain."""
+        now_s = self.time.monotonic_s()
+        self._refused_since_s = min(self._refused_since_s, now_s)
+        self.problem = f"no right to read a source: {words}"
+        if now_s - self._refused_since_s >= SURE_MS / 1_000:
+            raise SourceUnreadable(f"{self.problem}; `tickover doctor` says more")

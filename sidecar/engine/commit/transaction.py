@@ -173,13 +173,11 @@ class Aborted:
     successor: TransactionalOutput | None = None  # of its producer, which can't be used any more
     ledger_refused: bool = False  # it is the ledger that is at fault: nothing can be done without it
 
-    def missing_right(self, ledger: str) -> str:
-        """Missing right that nothing can go on without, in words; empty if that isn't the cause."""
-        if self.ledger_refused:
-            return f"no right to write to the ledger topic {ledger}"
-        if not self.of_records and self.cause is not None and self.cause.name() == REFUSED_TOPIC:
-            return f"no right to read a source: {self.cause.str()}"  # all was taken, but for its offset
-        return ""
+    @property
+    def source_refused(self) -> str:
+        """The client's words where a source may not be read; empty if that isn't the cause."""
+        is_so = not self.of_records and self.cause is not None and self.cause.name() == REFUSED_TOPIC
+        return self.cause.str() if is_so else ""  # all was taken, but for its offset
 
 
 @dataclass(frozen=True, slots=True)

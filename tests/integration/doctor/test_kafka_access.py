@@ -255,6 +255,29 @@ def test_without_the_right_to_read_a_source_it_ends_and_says_so(
     assert by_password.site.kafka.read_all(by_password.site.quarantine) == []
 
 
+def test_a_right_to_read_that_is_away_for_a_moment_ends_nobody(
+    by_password: Guarded, secure: SecureKafka, each_guarantee: str
+) -> None:
+    sidecar = by_password.sidecar("one", GUARANTEE=each_guarantee).start()
+    source = [right for right in by_password.rights if right.pattern.name == by_password.site.name("in")]
+    by_password.send(b"3s", b"held")
+    wait_until(
+        lambda: any(topic["accepted"] for topic in sidecar.stats()["topics"].values()), otherwise=sidecar.last_words
+    )
+    secure.forbid(by_password.principal, source)
+    told = "no right to read a source: asking again"
+    wait_until(lambda: told in {line["message"] for line in sidecar.messages("warning")}, otherwise=sidecar.last_words)
+    secure.allow(by_password.principal, source)
+    by_password.send(b"10ms", b"later")
+    assert sorted(by_password.emitted(2)) == [b"held", b"later"]
+    wait_until(
+        lambda: "a source may be read again" in {line["message"] for line in sidecar.messages("info")},
+        otherwise=sidecar.last_words,
+    )
+    assert sidecar.stop() == 0
+    assert by_password.site.kafka.read_all(by_password.site.quarantine) == []
+
+
 def test_what_the_quarantine_refuses_waits_and_holds_up_nothing_else(
     by_password: Guarded, secure: SecureKafka, each_guarantee: str
 ) -> None:

@@ -8,13 +8,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment, SourceUnreadable
+from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.progress import NOWHERE, OffsetMap, PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery_reader import RecoveryJob
 from sidecar.engine.source_cuts import SourceChangedError
+from sidecar.engine.source_rights import ASK_MS, SURE_MS, SourceUnreadable
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.log_cuts import NO_CUTS, ReadMark
 from sidecar.model.record import TopicPartition
@@ -160,14 +161,77 @@ def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment:
     assert assignment._jobs == [one]
 
 
-def test_a_source_that_was_read_and_may_not_be_read_any_more_ends_the_process(assignment: Assignment) -> None:
-    words = "Fetch from broker 1 failed: Broker: Topic authorization failed"
-    assignment.unreadable(LANE.topic, words)  # nothing was read of it: others go on
+class Rights:
+    """Answers about the right to read a source, one after the other; the last one stays."""
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    def may_read(self, topic: str) -> Future[bool]:
+        self.asked.append(topic)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        future: Future[bool] = Future()
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+        return future
+
+
+WORDS = "Fetch from broker 1 failed: Broker: Topic authorization failed"
+AWAY = LedgerUnavailable("no answer")
+
+
+def refused(rights: Any) -> Assignment:
+    """Of a source that was read, the brokers say that it may not be."""
+    settlement: Any = Mock(must_start_over=False, ready=True)
+    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), rights), lambda: START_MS, EngineCounters())
+    assignment.unreadable(LANE.topic, WORDS)  # nothing was read of it: others go on
     assignment._counters.accepted[LANE.topic] += 1
     assignment.lost([LANE])  # the client may take its partitions for gone first
-    assignment.unreadable("other", words)
-    with pytest.raises(SourceUnreadable, match="no right to read a source: Fetch from broker 1 failed"):
-        assignment.unreadable(LANE.topic, words)
+    assignment.unreadable("other", WORDS)
+    assignment.unreadable(LANE.topic, WORDS)
+    return assignment
+
+
+def end_of(assignment: Assignment, seconds: int = 20) -> tuple[int, str]:
+    """Milliseconds from the refusal to the end, and why; -1 and "" where there is none in this time."""
+    for now_ms in range(START_MS, START_MS + seconds * 1_000, 100):
+        try:
+            assignment.step(now_ms)
+        except SourceUnreadable as error:
+            return now_ms - START_MS, str(error)
+    return -1, ""
+
+
+def test_a_source_that_was_read_and_may_not_be_read_any_more_ends_the_process_once_that_is_certain() -> None:
+    rights = Rights(False)
+    after_ms, words = end_of(refused(rights))
+    assert SURE_MS <= after_ms <= SURE_MS + 2 * ASK_MS
+    assert words == f"no right to read a source: {WORDS}; `tickover doctor` says more"
+    assert set(rights.asked) == {LANE.topic}
+
+
+@pytest.mark.parametrize("answers", [(True,), (False, True), (AWAY, False, False, True)], ids=len)
+def test_a_refusal_that_passes_ends_nobody_and_is_forgotten(answers: tuple[Any, ...]) -> None:
+    rights = Rights(*answers)
+    assignment = refused(rights)
+    assert end_of(assignment) == (-1, "")
+    asked = len(rights.asked)
+    assignment.step(START_MS + 60_000)
+    assert len(rights.asked) == asked < 20
+
+
+def test_one_permission_between_refusals_proves_nothing() -> None:
+    after_ms, _ = end_of(refused(Rights(False, True, False)))
+    assert after_ms >= SURE_MS + ASK_MS
+
+
+def test_brokers_that_do_not_answer_prove_nothing() -> None:
+    rights = Rights(AWAY)
+    assert end_of(refused(rights)) == (-1, "")
+    assert len(rights.asked) > 20, "it is asked on"
 
 
 class Looks:

@@ -1,14 +1,18 @@
 """Where partitions begin while Kafka hides a commit of one of them."""
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AclOperation
 
+from sidecar.kafka import committed_offsets
 from sidecar.kafka.committed_offsets import KafkaStarts, _Topic
 from sidecar.ledger.commit_metadata import CommitState, encode_metadata
-from sidecar.ledger.topic import CommitsHidden
+from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.record import Position, TopicPartition
 
 BEGUN_WITH, NOW = 12, 13  # partitions
@@ -130,3 +134,48 @@ def test_an_offset_behind_the_end_that_somebody_else_committed_is_not_used() -> 
     consumer.committed = lambda wanted, timeout: [ClientPartition("in", 0, 5, "")]  # type: ignore[method-assign]
     start = starts_of(consumer, start_latest=False).starts(LANES[:1])[LANES[0]]
     assert (start.offset, start.metadata, start.made_anew) == (1, "", True)
+
+
+class Described:
+    """An admin client whose brokers tell this of a topic."""
+
+    def __init__(self, told: object) -> None:
+        self.told = told
+
+    def describe_topics(self, topics: TopicCollection, **options: object) -> dict[str, Future[object]]:
+        assert options["include_authorized_operations"]
+        future: Future[object] = Future()
+        if isinstance(self.told, Exception):
+            future.set_exception(self.told)
+        else:
+            future.set_result(SimpleNamespace(authorized_operations=self.told))
+        return {"in": future}
+
+
+def refusal(code: int) -> KafkaException:
+    return KafkaException(KafkaError(code))
+
+
+@pytest.mark.parametrize(
+    ("told", "may"),
+    [
+        ([AclOperation.DESCRIBE, AclOperation.READ], True),
+        ([AclOperation.DESCRIBE], False),
+        (None, False),
+        (refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED), False),
+        (refusal(KafkaError.UNKNOWN_TOPIC_OR_PART), True),
+    ],
+    ids=["read", "described", "not told", "refused", "gone"],
+)
+def test_whether_a_source_may_be_read_is_what_the_brokers_tell(
+    monkeypatch: pytest.MonkeyPatch, told: object, may: bool
+) -> None:
+    monkeypatch.setattr(committed_offsets, "AdminClient", lambda _: Described(told))
+    assert starts_of(Consumer(), start_latest=False).may_read("in") is may
+
+
+@pytest.mark.parametrize("error", [refusal(KafkaError._TIMED_OUT), TimeoutError()], ids=repr)
+def test_brokers_that_are_away_tell_nothing_of_rights(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(committed_offsets, "AdminClient", lambda _: Described(error))
+    with pytest.raises(LedgerUnavailable, match="the right to read in"):
+        starts_of(Consumer(), start_latest=False).may_read("in")

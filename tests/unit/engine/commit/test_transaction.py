@@ -228,7 +228,7 @@ def test_a_source_that_may_not_be_read_is_not_the_ledger_s_fault() -> None:
     producer = Producer(offsets=[DENIED])
     ending = finish(transaction(producer))
     assert isinstance(ending, Aborted)
-    assert "read a source" in ending.missing_right("ledger")
+    assert (ending.source_refused, ending.ledger_refused) == (DENIED.str(), False)
     assert producer.calls == ["flush", "offsets", "abort", "begin"]
 
 
