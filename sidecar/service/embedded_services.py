@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,20 +41,20 @@ class Services:
 def start_services(settings: Settings, progress: Progress) -> Services:
     """Start what the settings want embedded; it keeps its data below `data_dir`, so that a restart finds it."""
     data_dir: Path = settings.data_dir
-    redis = kafka = None
-    if settings.redis.embedded:
-        redis = EmbeddedValkey(data_dir / "valkey")
-        redis.start()
-        progress(f"Redis: bundled Valkey at {redis.url}")
-    try:
+    redis: EmbeddedValkey | None = None
+    kafka: Broker | None = None
+    with ExitStack() as stack:  # for what ends this before its time: what was started is stopped
+        if settings.redis.embedded:
+            redis = EmbeddedValkey(data_dir / "valkey")
+            stack.callback(redis.stop)
+            redis.start()
+            progress(f"Redis: bundled Valkey at {redis.url}")
         if settings.kafka.embedded:
             kafka = embedded_kafka(data_dir / "kafka", is_java=settings.kafka.embedded_java, progress=progress)
+            stack.callback(kafka.stop)
             kafka.start()
             progress(f"Kafka: {kafka.description} at {kafka.bootstrap}")
-    except BaseException:
-        if redis is not None:
-            redis.stop()
-        raise
+        stack.pop_all()
     return Services(
         kafka.bootstrap if kafka is not None else settings.kafka.bootstrap_servers,
         redis.url if redis is not None else settings.redis.url,

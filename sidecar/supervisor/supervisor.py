@@ -4,8 +4,8 @@
     process 1..N each a whole sidecar, with its own engine and clients: a member of the group as any replica is
 
 They are forked when everything is imported, so that they share what imports take of memory. SIGTERM and SIGINT end all
-in order, SIGHUP is passed on, a process that ends is replaced (`replacing.py`). When the supervisor itself is gone, the
-processes end in order.
+in order, also while embedded services start. SIGHUP is passed on, a process that ends is replaced (`replacing.py`).
+When the supervisor itself is gone, the processes end in order.
 """
 
 import gc
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Final, NoReturn
 
 from pydantic import SecretStr
@@ -35,7 +36,8 @@ from sidecar.settings.settings_file import SettingsFile
 from sidecar.settings.watched_file import FileSecret
 from sidecar.supervisor.replacing import BACKOFF_MAX_S, Ending, GiveUp, Place, after
 
-SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+SIGNALS: Final = ENDING | {signal.SIGHUP, signal.SIGCHLD}
 QUIET_S: Final = 3_600.0  # how long a wait for a signal lasts when there is nothing to do
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 def supervise(settings: Settings, source: SettingsFile | None) -> int:
     """Run `settings.processes` processes until SIGTERM or SIGINT, or until one can't start; returns the exit status."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may have ignored it: then no end is ever told
+    handlers = {number: signal.signal(number, _stop_starting) for number in ENDING}
     with ExitStack() as stack:
         try:
             listening = listening_of(settings.api)
@@ -52,12 +55,26 @@ def supervise(settings: Settings, source: SettingsFile | None) -> int:
             services = start_services(settings, log.info)
             stack.callback(services.stop)
             directory = Path(stack.enter_context(TemporaryDirectory(prefix="tickover-")))
+            gc.collect()
+            gc.freeze()  # a collection would write to what all share
+            # From now on signals wait until they are asked for: nothing is interrupted, and none is lost.
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         except EXPECTED as error:
             log.critical("can't start", extra={"error": str(error) or type(error).__name__})
             return EXIT_FAILED
-        gc.collect()
-        gc.freeze()  # a collection would write to what all share
+        except KeyboardInterrupt:
+            log.info("stopped before everything was started")
+            return EXIT_OK
+        for number, handler in handlers.items():  # the processes begin with them
+            signal.signal(number, handler)
         return Supervisor(settings, source, sockets, services, directory).run()
+
+
+def _stop_starting(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Asked to stop while services start: what was started is stopped, and nobody interrupts that."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def settings_for(settings: Settings, number: int, services: Services) -> Settings:
@@ -102,7 +119,7 @@ class Running:
 
 
 class Supervisor:
-    """`run` returns when all processes have ended."""
+    """`run` returns when all processes have ended. To be called with `SIGNALS` blocked."""
 
     def __init__(
         self,
@@ -125,8 +142,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the processes, and replace those that end, until a signal or one that can't start ends all."""
-        # From now on signals wait until they are asked for: nothing is interrupted, and none is lost.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         while True:
             now_s = time.monotonic()
             for number in [number for number, due_s in self._due_s.items() if due_s <= now_s]:

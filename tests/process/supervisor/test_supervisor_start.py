@@ -1,5 +1,6 @@
 """A supervisor whose processes can't start: it ends as one process would, with words and status."""
 
+import fcntl
 import json
 import os
 import signal
@@ -77,6 +78,25 @@ def test_sigterm_while_all_wait_for_brokers_ends_all_with_0(tmp_path: Path) -> N
     _, stderr = process.communicate(timeout=START_S)
     assert process.returncode == 0, stderr
     assert events(stderr)[-1]["message"] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("when", ["Redis: bundled Valkey at", "Kafka: tickover's own", "Kafka: tickover's reference"])
+def test_a_signal_while_embedded_services_start_ends_them_in_order(
+    tmp_path: Path, when: str, number: signal.Signals
+) -> None:
+    process = launched(tmp_path, "--processes", "2", "--kafka", "embedded", "--redis", "embedded")
+    assert process.stderr is not None
+    next(line for line in process.stderr if when in line)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=START_S)
+    assert process.returncode == 0, stderr
+    words = [event["message"] for event in events(stderr)]
+    assert words[-1].startswith("stopped")
+    assert "stopped before anything was started" not in words
+    assert "ready to exit, bye bye" in (tmp_path / "valkey/valkey.log").read_text()
+    with (tmp_path / "valkey/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the server has it as long as it lives
 
 
 def test_processes_end_in_order_when_their_supervisor_is_gone(tmp_path: Path) -> None:
