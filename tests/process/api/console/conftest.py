@@ -9,7 +9,7 @@ from tests.process.api.console.browsing import OPTIONS, Console, chromium, serve
 from tests.unit.api_world import World
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while Playwright is there, nothing else may run a loop in this thread
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
