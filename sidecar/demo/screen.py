@@ -194,6 +194,7 @@ def invitation(settings: Settings, port: int, bootstrap: str, push: str) -> list
     body = f'{{"target": "{push}", "value": "hello", "delay": "5s"}}'
     return [
         "",
+        f"Console   {url}/ui/",
         f"REST      {url}/docs   {url}/v1/stats   {url}/metrics",
         f"Kafka     {bootstrap}",
         "Try in another terminal:",
