@@ -9,6 +9,7 @@ from typing import Final
 
 from fastapi import Depends, FastAPI
 from fastapi.dependencies.utils import get_flat_params
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
@@ -85,6 +86,7 @@ def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> F
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=operation_id,
         dependencies=[Depends(refuse_undeclared)],
     )
     app.state.ports = ports
@@ -110,6 +112,11 @@ def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> F
     if ports.path:
         app.add_middleware(BehindPath, path=ports.path)
     return app
+
+
+def operation_id(route: APIRoute) -> str:
+    """Name of a call in generated clients: that of its function, unless the route has one of its own."""
+    return route.name
 
 
 class BehindPath:

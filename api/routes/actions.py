@@ -87,7 +87,12 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.delete("/v1/messages/{id:path}", responses=ANSWERS, **described("Cancel a held message", None, *REFUSALS))
+@router.delete(
+    "/v1/messages/{id:path}",
+    operation_id="cancel_message",
+    responses=ANSWERS,
+    **described("Cancel a held message", None, *REFUSALS),
+)
 async def cancel(
     caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, if_match: IfMatch = None,
@@ -99,6 +104,7 @@ async def cancel(
 
 @router.patch(
     "/v1/messages/{id:path}",
+    operation_id="reschedule_message",
     responses=ANSWERS,
     **described("Reschedule a held message", Reschedule, *REFUSALS, "too-far", "bad-header", "in-the-past"),
 )
@@ -114,7 +120,12 @@ async def reschedule(
     return await _act(ports, id, Asked(RESCHEDULE, source, partition, if_match, (when[0], str(when[1]))))
 
 
-@router.post("/v1/messages/{id:path}/fire", responses=ANSWERS, **described("Emit a held message now", None, *REFUSALS))
+@router.post(
+    "/v1/messages/{id:path}/fire",
+    operation_id="fire_message",
+    responses=ANSWERS,
+    **described("Emit a held message now", None, *REFUSALS),
+)
 async def fire(
     caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
     partition: Partition = -1, if_match: IfMatch = None,

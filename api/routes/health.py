@@ -23,7 +23,7 @@ Started = Annotated[bool, Query(description="Until the process has started, 503 
 
 
 @router.get("/livez", dependencies=[Prober], **described("Ask whether this process lives", None, "not-alive"))
-async def live(ports: GivenPorts, started: Started = False) -> Response:
+async def get_liveness(ports: GivenPorts, started: Started = False) -> Response:
     """200 while the engine turns. When it hasn't for 10 s only a restart helps."""
     age_s = ports.monotonic_s() - ports.stats().turned_monotonic_s
     if age_s > ports.limits.turn_age_s:
@@ -32,7 +32,7 @@ async def live(ports: GivenPorts, started: Started = False) -> Response:
 
 
 @router.get("/readyz", dependencies=[Prober], **described("Ask whether this process is ready", None, "not-ready"))
-async def ready(request: Request, ports: GivenPorts) -> Response:
+async def get_readiness(request: Request, ports: GivenPorts) -> Response:
     """200 when this process does its work, else 503 with what is wrong; where there are tokens, details need one."""
     here = ports.stats()
     is_known = await ports.gate.may_read(request, ports.monotonic_s())
@@ -53,14 +53,14 @@ async def ready(request: Request, ports: GivenPorts) -> Response:
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[Scraper], **described("Scrape the metrics"))
-async def metrics(ports: GivenPorts) -> Response:
+async def get_metrics(ports: GivenPorts) -> Response:
     """Prometheus text."""
     text = await asyncio.to_thread(ports.metrics)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/v1/stats", **described("Show the figures of this process"))
-async def stats(caller: Reader, ports: GivenPorts) -> Response:
+async def get_stats(caller: Reader, ports: GivenPorts) -> Response:
     """Counts of this process by source topic since it started, what it holds, and its lateness."""
     return json_response(stats_document(ports.stats()))
 

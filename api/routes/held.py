@@ -104,7 +104,7 @@ async def list_messages(
 
 
 @router.get("/v1/forecast", **described("Count what is due, by minute", None, "look-up-unavailable"))
-async def forecast(
+async def get_forecast(
     caller: Reader,
     ports: GivenPorts,
     source: Text = "",

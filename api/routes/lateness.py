@@ -71,7 +71,7 @@ class LatenessOut(BaseModel):
         "unknown-message", *LOOK_UP,
     ),
 )  # fmt: skip
-async def lateness(
+async def get_lateness(
     caller: Reader,
     ports: GivenPorts,
     id: Text = "",

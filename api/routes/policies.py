@@ -146,7 +146,7 @@ async def delete_policy(
 
 
 @router.get("/v1/policies/{name}/versions", **described("List the versions of a policy", None, "policy-not-found"))
-async def list_versions(
+async def list_policy_versions(
     caller: Reader, ports: GivenPorts, name: str, limit: Limit = PAGE_MAX, cursor: Cursor = None
 ) -> Response:
     """Every version of a policy, oldest first; a version with a null policy is a deletion."""

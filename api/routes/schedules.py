@@ -138,7 +138,7 @@ async def get_schedule(
 
 
 @router.get("/v1/schedules/{name}/next", **described("List the coming occurrences of a schedule", None, *UNKNOWN))
-async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Count = NEXT_DEFAULT) -> Response:
+async def list_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Count = NEXT_DEFAULT) -> Response:
     """The coming occurrences, without side effect: each with the id of its message. None while it is paused."""
     schedule = _current(ports, name).schedule
     items = [

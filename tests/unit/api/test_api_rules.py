@@ -1,5 +1,6 @@
 """Rules of the API that every route keeps, whoever adds one: asked of all that the application has."""
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any, Final
@@ -17,6 +18,11 @@ from tests.unit.api_world import World, problem, world
 ROUTES: Final = [route for part in PARTS for route in part.router.routes if isinstance(route, APIRoute)]
 UNFORESEEN: Final = (
     "internal-error", "method-not-allowed", "request-timeout", "starting", "stopping", "too-many-requests-under-way"
+)  # fmt: skip
+OPERATION_ID_MAX: Final = 32
+VERBS: Final = (
+    "abort", "cancel", "canary", "delete", "discard", "edit", "explain", "export", "fire", "get", "list", "pause",
+    "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
 )  # fmt: skip
 DESCRIBED: Final = [route for route in ROUTES if route.include_in_schema]
 
@@ -45,6 +51,27 @@ def api_fixture() -> Iterator[World]:
 @pytest.fixture(scope="module", name="document")
 def document_fixture(api: World) -> Any:
     return api.call("GET", "/openapi.json").json()
+
+
+# --- the description ----------------------------------------------------------------------------------------------
+
+
+def operations(document: Any) -> dict[str, Any]:
+    """All that the document describes, by method and path."""
+    return {
+        f"{method.upper()} {path}": one
+        for path, methods in document["paths"].items()
+        for method, one in methods.items()
+    }
+
+
+def test_operation_ids_are_names_for_functions_of_a_client(document: Any) -> None:
+    ids = [one["operationId"] for one in operations(document).values()]
+    assert len(set(ids)) == len(ids)
+    for id in ids:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+){1,3}", id), id
+        assert len(id) <= OPERATION_ID_MAX, id
+        assert id.partition("_")[0] in VERBS, f"{id}: does it begin with a verb?"
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------
