@@ -35,6 +35,7 @@ from api.routes import (
     redrives,
     schedules,
 )
+from api.routes.about import audit
 from api.routes.about import process as about
 from api.safe_headers import SafeHeaders
 from policies.model import Policy
@@ -68,6 +69,7 @@ PARTS: Final = (
     changes,
     schedules,
     about,
+    audit,
     health,
     document,
     problem_pages,

@@ -12,7 +12,7 @@ from sidecar.cli import (
     policies,
     schedules,
 )
-from sidecar.cli.about import process
+from sidecar.cli.about import audit, process
 from sidecar.cli.run import app
 
 __all__ = ["app"]
@@ -30,6 +30,7 @@ app.add_typer(schedules.app, name="schedules")
 app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")
 app.command()(process.whoami)
+app.command()(audit.audit)
 config.app.command()(process.running)
 app.add_typer(config.app, name="config")
 app.add_typer(config.tokens_app, name="tokens")

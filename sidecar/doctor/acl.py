@@ -154,18 +154,17 @@ def kafka_rights(
 
 def _own_topics(settings: Settings, creates: bool) -> Iterator[_Claim]:
     made: tuple[Operation, ...] = ("Create", "DescribeConfigs") if creates else ("DescribeConfigs",)
-    for role, name, reads in (
-        ("ledger", settings.ledger_topic, True),
-        ("policies", settings.policies.topic, True),
-        ("quarantine", settings.quarantine.topic, True),
-        ("audit", settings.audit_topic, False),
-        ("redrives", settings.redrive_topic, True),
-        ("redriven letters", settings.redriven_topic, True),
-        ("changes", settings.changes_topic, True),
-        ("schedules", settings.schedule_topic, True),
+    for role, name in (
+        ("ledger", settings.ledger_topic),
+        ("policies", settings.policies.topic),
+        ("quarantine", settings.quarantine.topic),
+        ("audit", settings.audit_topic),
+        ("redrives", settings.redrive_topic),
+        ("redriven letters", settings.redriven_topic),
+        ("changes", settings.changes_topic),
+        ("schedules", settings.schedule_topic),
     ):
-        used: tuple[Operation, ...] = ("Read", "Write") if reads else ("Write",)
-        for operation in (*used, *made):
+        for operation in ("Read", "Write", *made):
             yield _Claim(literal(name), operation, role)
 
 

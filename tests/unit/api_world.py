@@ -42,10 +42,11 @@ from sidecar.doctor.facts import Finding, Severity
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.condition import Subject
-from sidecar.model.record import TopicPartition
+from sidecar.model.record import Place, TopicPartition
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.dead_letters.browse import Limits as ScanLimits
 from sidecar.operations.dead_letters.browse import Reading, Rules
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.settings.settings import Settings
@@ -288,7 +289,7 @@ class World:
                 change_rate=0,
                 schedules=self.schedules.store,
                 schedule_limits=LIMITS,
-                letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES, self.redriven),
+                letters=Reading(self.log, lambda: self.policies.table, LETTER_RULES, self.redriven),
                 idempotency=self.idempotency,
                 receipts=self.receipts,
                 lookup=LookUp(self.held),
@@ -304,6 +305,15 @@ class World:
             ),
             self.console,
         )
+
+    def log(self) -> MemoryLetterLog:
+        """All topics that are read, the audit topic among them."""
+        audited: list[DeadLetter | None] = [
+            DeadLetter(Place(record.topic, 0, offset), record.timestamp_ms, None, record.value, [])
+            for offset, record in enumerate(self.audit.sent)
+        ]
+        self.letters.partitions["tickover.audit", 0] = audited
+        return self.letters
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def request() -> httpx.Response:

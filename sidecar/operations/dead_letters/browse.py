@@ -309,7 +309,7 @@ class Reading:
             chosen = self.chosen(log, topics)
             return show(self._browser(log, chosen).page(chosen, look, count, start))
 
-        return await self._ask(work)
+        return await self.ask(work)
 
     async def groups(self, topics: Sequence[str], look: Look, start: Place | None) -> tuple[list[Group], Page]:
         """See `Browser.groups`."""
@@ -318,7 +318,7 @@ class Reading:
             chosen = self.chosen(log, topics)
             return self._browser(log, chosen).groups(chosen, look, start)
 
-        return await self._ask(work)
+        return await self.ask(work)
 
     async def one(self, place: Place, show: Callable[[Shown], Answer]) -> Answer | None:
         """See `Browser.one`; `show` makes the answer."""
@@ -327,7 +327,7 @@ class Reading:
             found = self._browser(log, self.chosen(log, (place.topic,))).one(place)
             return None if found is None else show(found)
 
-        return await self._ask(look)
+        return await self.ask(look)
 
     def chosen(self, log: LetterLog, topics: Sequence[str]) -> Sequence[str]:
         """Dead-letter topics to read, these or all: nobody reads other topics this way. Raises UnknownTopic."""
@@ -340,7 +340,8 @@ class Reading:
     def _browser(self, log: LetterLog, topics: Sequence[str]) -> Browser:
         return Browser(log, self.rules.limits, time.monotonic, self._redriven.of(topics), self.rules.masking)
 
-    async def _ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
+    async def ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
+        """Look at the log in a thread, one of the scans that are under way. Gives what `look` returns."""
         if self._waiting >= WAITING_MAX:
             raise ReadingBusy
 

@@ -193,6 +193,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /openapi.json": (Call(),),
     "GET /problems/{name}": (Call({"name": "file-managed"}),),
     "GET /readyz": (Call(),),
+    "GET /v1/audit": (Call(prepare=change),),
     "GET /v1/changes": (Call(prepare=change),),
     "POST /v1/changes": (
         Call(body={"action": "cancel", "filter": {"topic": LANE.topic, "key_prefix": MARKS["key prefix"]}}),

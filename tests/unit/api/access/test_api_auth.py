@@ -54,6 +54,7 @@ ROUTES = [
     ("DELETE", "/v1/policies/x", Role.ADMIN),
     ("POST", "/v1/policies/x/rollback", Role.ADMIN),
     ("GET", "/v1/whoami", Role.READ),
+    ("GET", "/v1/audit", Role.ADMIN),
     ("GET", "/v1/doctor", Role.READ),
     ("GET", "/v1/settings", Role.ADMIN),
 ]
