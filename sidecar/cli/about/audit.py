@@ -31,7 +31,7 @@ def audit(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """List who did what, the newest first, refusals included. Needs the role admin, and is recorded itself."""
-    times = {name: _time(conditions[name]) for name in ("since", "until") if name in conditions}
+    times: dict[str, Any] = {name: _time(conditions[name]) for name in ("since", "until") if name in conditions}
     asked: dict[str, Any] = {**conditions, **times}
     items: list[dict[str, Any]] = []
     cursor, scanned = None, 0
