@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import problems
+from api.answer_headers import RequestId, SafeHeaders
 from api.audit import Audit, AuditLog
 from api.body import BodyLimit
 from api.console import app as console
@@ -21,7 +22,6 @@ from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
 from api.openapi import document, problem_pages
 from api.ports import Ports
-from api.request_id import RequestId
 from api.routes import (
     actions,
     changes,
@@ -37,7 +37,6 @@ from api.routes import (
 )
 from api.routes.about import audit
 from api.routes.about import process as about
-from api.safe_headers import SafeHeaders
 from policies.model import Policy
 from sidecar.model.version import VERSION
 from sidecar.operations.schedules.schedule import Schedule

@@ -21,9 +21,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access.auth import Caller, Role
+from api.answer_headers import REQUEST_ID_FIELD, current_request_id
 from api.ports import Outgoing, Sender, SenderError
 from api.problems import TOLD, Problem, problem_response
-from api.request_id import FIELD, current_request_id
 
 TEXT_LENGTH_MAX: Final = 500
 CHEAP_PER_S_MAX: Final = 10  # of refusals that cost the caller nothing: nobody may fill the topic with them
@@ -219,7 +219,7 @@ def _record_of(scope: Scope, trail: Trail, now_ms: int) -> dict[str, Any]:
         "outcome": _outcome_of(trail),
         "status": trail.status or None,
         "problem": trail.problem or None,
-        FIELD: current_request_id(),
+        REQUEST_ID_FIELD: current_request_id(),
         "client": client[0] if client else None,
         "notes": trail.notes,
     }

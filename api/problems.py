@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.request_id import FIELD, current_request_id
+from api.answer_headers import REQUEST_ID_FIELD, current_request_id
 from policies.errors import FAULTS_TOLD_MAX
 from policies.faults.faults import Fault
 from policies.faults.words import words_of
@@ -59,7 +59,7 @@ def problem_response(problem: Problem, instance: str) -> Response:
         "status": problem.status,
         "detail": problem.detail,
         "instance": instance,
-        **({FIELD: request_id} if (request_id := current_request_id()) else {}),
+        **({REQUEST_ID_FIELD: request_id} if (request_id := current_request_id()) else {}),
         **problem.extra,
     }
     return Response(json.dumps(document), problem.status, problem.headers, MEDIA_TYPE)

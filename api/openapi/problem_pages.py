@@ -58,7 +58,7 @@ class ProblemType(BaseModel):
     **described("Say what a type of problem means", None, "not-found"),
 )
 async def get_problem_type(request: Request, name: str) -> Response:
-    """What a type of problem means, as HTML for who accepts it, else as JSON."""
+    """Meaning of a type of problem, as HTML for who accepts it, else as JSON."""
     known = _types().get(name)
     if known is None:
         raise Problem(404, "not-found", "There is no type of problem of this name.")

@@ -29,9 +29,15 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from api.answer_headers import (
+    DEFAULT_HEADERS,
+    REQUEST_ID_FIELD,
+    REQUEST_ID_HEADER,
+    SAFE_HEADERS,
+    current_request_id,
+    new_request_id,
+)
 from api.problems import TOLD, Problem, problem_response
-from api.request_id import FIELD, HEADER, current_request_id, new_request_id
-from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
 from api.serving.connection_limit import Accepted, ConnectionLimit, plain_address
 
 WARNING_EVERY_S: Final = 10.0
@@ -213,12 +219,12 @@ class Connection(H11Protocol):
         if cycle is not None and not cycle.response_complete:
             path, state = cycle.scope["path"], cycle.scope["state"]
             state[TOLD] = problem.status
-            request_id = state.get(FIELD, "")
+            request_id = state.get(REQUEST_ID_FIELD, "")
             cycle.disconnected = True  # what the application says from now on goes nowhere
             cycle.message_event.set()
-        with bound_contextvars(**{FIELD: request_id or new_request_id()}):
+        with bound_contextvars(**{REQUEST_ID_FIELD: request_id or new_request_id()}):
             response = problem_response(problem, path)
-            name = HEADER.encode(), current_request_id().encode()
+            name = REQUEST_ID_HEADER.encode(), current_request_id().encode()
         headers: list[Any] = [*self.server_state.default_headers, *response.raw_headers, *SAFE, name, CLOSE_HEADER]
         reason = STATUS_PHRASES[problem.status]
         try:

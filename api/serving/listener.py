@@ -16,9 +16,8 @@ import uvicorn
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.answer_headers import RequestId, SafeHeaders
 from api.problems import Answer, Problem, problem_response
-from api.request_id import RequestId
-from api.safe_headers import SafeHeaders
 from api.serving.certificate import Certificate
 from api.serving.connection import Connection, Deadlines, log
 from api.serving.connection_limit import Accepted, ConnectionLimit, network_of, plain_address

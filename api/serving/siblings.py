@@ -25,9 +25,8 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.answer_headers import REQUEST_ID_HEADER, SafeHeaders, current_request_id
 from api.problems import Problem, problem_response
-from api.request_id import HEADER, current_request_id
-from api.safe_headers import SafeHeaders
 from api.serving.listener import BACKLOG, PROBES
 from api.serving.sockets import Sockets
 
@@ -39,7 +38,7 @@ ASKING_MAX: Final = 8  # requests at a time that ask all: each opens a file for 
 REFUSALS: Final = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_REQUESTS})
 CALLER: Final = b"tickover-caller"
 STRANGER: Final = b"tickover-stranger"
-REQUEST_ID: Final = HEADER.lower().encode()
+REQUEST_ID: Final = REQUEST_ID_HEADER.lower().encode()
 # Of the connection, not of the request; and what only a sibling may say.
 NOT_PASSED_ON: Final = frozenset(
     {b"connection", b"content-length", b"expect", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade"}

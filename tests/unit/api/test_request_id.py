@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from api.answer_headers import current_request_id
 from api.dependencies import Prober
-from api.request_id import current_request_id
 from sidecar.service.logs import configure_logs
 from sidecar.settings.settings import LogSettings
 from tests.unit.api_world import REMINDERS, problem, world

@@ -18,7 +18,7 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.auth import Role, load_tokens
-from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
+from api.answer_headers import DEFAULT_HEADERS, SAFE_HEADERS
 from api.serving.certificate import Certificate
 from api.serving.connection import Connection, Deadlines
 from api.serving.connection_limit import ConnectionLimit, network_of

@@ -13,9 +13,9 @@ from starlette.routing import Route
 from api import app as api_app
 from api.access.auth import AccessConfigError, Role, load_tokens
 from api.access.gate import Gate, open_gate
+from api.answer_headers import SAFE_HEADERS
 from api.app import PARTS
 from api.dependencies import Prober, Reader, UndeclaredRoute, Visitor, Writer, declared_access
-from api.safe_headers import SAFE_HEADERS
 from sidecar.model.stats import RebuildProgress
 from sidecar.settings.api import ApiSettings, OidcSettings
 from tests.unit.api.access.oidc_world import AUDIENCE, ISSUER
