@@ -37,6 +37,9 @@ from api.routes import (
 )
 from api.routes.about import audit
 from api.routes.about import process as about
+from api.routes.group import overview
+from api.routes.group.looks import Overviews
+from api.safe_headers import SafeHeaders
 from policies.model import Policy
 from sidecar.model.version import VERSION
 from sidecar.operations.schedules.schedule import Schedule
@@ -69,6 +72,7 @@ PARTS: Final = (
     schedules,
     about,
     audit,
+    overview,
     health,
     document,
     problem_pages,
@@ -92,6 +96,7 @@ def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> F
     )
     app.state.ports = ports
     app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
+    app.state.overviews = Overviews(ports.group, ports.lookup, ports.monotonic_s)
     app.state.explainer = explain.Explainer()
     app.state.routes = tuple(route for part in PARTS for route in part.router.routes)
     problems.install(app)

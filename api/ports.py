@@ -21,6 +21,7 @@ from sidecar.operations.dead_letters.redrives import Redrives
 from sidecar.operations.schedules.owing import Limits as ScheduleLimits
 from sidecar.operations.schedules.schedule import Entry, Schedule
 from sidecar.operations.schedules.schedule_book import Known
+from sidecar.overview.seen import Seen
 from sidecar.settings.settings import Settings
 
 
@@ -92,6 +93,13 @@ class Schedules(Protocol):
     def rewind(self, name: str, to_ms: int, expected: int, author: str) -> Entry: ...
 
     def delete(self, name: str, expected: int, author: str) -> None: ...
+
+
+class Group(Protocol):
+    """All processes of the group (`sidecar.overview.group_overview.GroupOverview`)."""
+
+    def look(self) -> Seen:
+        """All of them as of now. Blocks, and raises nothing."""
 
 
 class Outgoing(NamedTuple):
@@ -233,5 +241,6 @@ class Ports:
     monotonic_s: Callable[[], float]
     sources: Sources
     about: About
+    group: Group  # all processes of it, at a glance
     limits: Limits = Limits()
     path: str = ""  # under which a proxy shows the API

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any, Final
+from typing import Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
@@ -13,8 +14,7 @@ from api.openapi.description import described
 from api.problems import Problem
 from sidecar.model.stats import Stats, TargetFlow, TopicCounts
 from sidecar.model.times import with_times
-
-UNREAD_SHOWN_MAX: Final = 20  # schedules named by /readyz; the list has all
+from sidecar.overview.reporting import warnings_of
 
 router = APIRouter(tags=["process"])
 
@@ -39,14 +39,7 @@ async def get_readiness(request: Request, ports: GivenPorts) -> Response:
     problems = list(here.problems if is_known else here.problem_kinds)
     if problems:
         raise Problem(503, "not-ready", "; ".join(problems), {"Retry-After": "1"}, problems=problems)
-    # Without the policy topic records are decided by the last good table; only writes to policies have to wait.
-    warnings = [] if ports.policies.healthy else [f"policies: {ports.policies.reason}"]
-    warnings += here.warnings
-    warnings += [
-        f"schedule {name}: {known.unread.problem}"
-        for name, known in islice(sorted(ports.schedules.unread().items()), UNREAD_SHOWN_MAX)
-        if known.unread is not None
-    ]
+    warnings = warnings_of(here, "" if ports.policies.healthy else ports.policies.reason, ports.schedules.unread())
     if warnings and not is_known:
         warnings = [f"{len(warnings)}; with a token of the role read this says which"]
     return json_response({"status": "ready", "warnings": warnings})

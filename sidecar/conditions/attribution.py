@@ -39,6 +39,14 @@ class Span(NamedTuple):
     replica: str
 
 
+class Sign(NamedTuple):
+    """Sign of life of one run of a process that has, or had, something of the group: its name, and when, epoch ms."""
+
+    run: str
+    replica: str
+    at_ms: int
+
+
 class Recorded(NamedTuple):
     """Spans that are known, as of `now_ms`. `problem`: why some may be missing; empty: Redis has answered."""
 

@@ -120,6 +120,12 @@ class ConditionRecorder:
         told = (prolonged(one, owners[one.subject[1:]], now_ms) for one in others)
         return Recorded([*certain, *told], now_ms, problem)
 
+    def going_on(self) -> list[tuple[Subject, int]]:
+        """Conditions of this process that go on, and since when, epoch ms. That a partition is served is none."""
+        self.sample()
+        with self._lock:
+            return [one for one in self._open.items() if one[0].kind is not Kind.RUNNING]
+
     # --- under the lock -------------------------------------------------------------------------------------------
 
     def _age_ms(self) -> int:

@@ -26,7 +26,7 @@ from uuid import uuid4
 from redis.exceptions import ResponseError
 
 from policies.fields import is_topic
-from sidecar.conditions.attribution import Span
+from sidecar.conditions.attribution import Sign, Span
 from sidecar.lookup.exchange import Refused, opened, sealed
 from sidecar.model.condition import OF_PARTITIONS, OF_TARGETS, Kind, Subject
 from sidecar.overflow.connection import Client, failures
@@ -82,6 +82,11 @@ class RedisSpanLog:
         under_way = [span for at_ms, span in signs if span.to_ms >= at_ms]
         ended += [span for at_ms, span in signs if span.to_ms < at_ms]  # and may have begun again since
         return [one for one in ended if one.subject.kind in OF_PARTITIONS or one.to_ms > since_ms], under_way
+
+    def signs(self) -> list[Sign]:
+        """The last sign of each run that has not ended in order, for a minute after it. Raises OverflowFailure."""
+        with failures(), _known_types():
+            return [Sign(run, spans[0].replica, at_ms) for run, at_ms, spans in self._under_way() if spans]
 
     # --- writing --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@
     list    tickover:<group>:answer:<id>    RPUSH: one answer of each replica; gone after a minute
 
     question   {"ask": ..., "query": [...], ..., "reply": the list, "from": who asks, "wait_ms": how long}
-    answer     [lanes, rows, reach, minutes, read], as `Answer` has them
+    answer     [lanes, rows, reach, minutes, read], as `Answer` has them; to `overview` the one row is a report
 
 Where `redis.signing_key_file` is set, the signature stands before each, in hexadecimal digits, and a space: over a
 question for the channel, over an answer for its list.
@@ -21,6 +21,7 @@ from typing import Any, Final
 from policies.fields import is_topic
 from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import OVERFLOW, TIME_MAX_MS, WHEEL, Answer, Key, Query
+from sidecar.lookup.report import read_report, row_of_report
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.signing import SIGNATURE_BYTES, Signing
 
@@ -96,7 +97,7 @@ def read_question(data: bytes, answers: str) -> Question:
             _expect(_is_number(question.get("limit"), 1, LIMIT_MAX) and _is_key(question.get("after")))
         case "find":
             _expect(isinstance(question.get("id"), str))
-        case "forecast":
+        case "forecast" | "overview":
             _expect(_is_number(question.get("until"), -NUMBER_MAX, NUMBER_MAX))
         case "ends":
             pass  # nothing more is asked
@@ -128,7 +129,9 @@ def read_answer(data: bytes, question: Question, topics: Collection[str]) -> Ans
              if lane.topic in topics and query.wants_lane(lane)}  # fmt: skip
     return Answer(
         list(meant),
-        [row for lane, row in _rows(rows, question, named) if lane in meant],
+        _reports(rows)
+        if question["ask"] == "overview"
+        else [row for lane, row in _rows(rows, question, named) if lane in meant],
         Key(*reach) if reach is not None else None,
         dict(_minutes(minutes)),
         list(meant.values()),
@@ -149,6 +152,15 @@ def _rows(
     _expect(all(lane in of_answer for lane, _ in known))
     _expect(question["ask"] != "find" or all(row["id"] == question["id"] for _, row in known))
     return known
+
+
+def _reports(rows: list[Any]) -> list[Row]:
+    """The report of the replica; none of one that couldn't make it."""
+    _expect(len(rows) <= 1)
+    try:
+        return [row_of_report(read_report(_object(row))) for row in rows]
+    except ValueError:
+        raise Refused("no report") from None
 
 
 def _row(row: Row) -> tuple[TopicPartition, Row]:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import Full
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
@@ -26,23 +25,14 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from sidecar.engine.engine import EngineError
 from sidecar.kafka.backlog import BacklogUnavailable
-from sidecar.lookup.exchange import (
-    Question,
-    Refused,
-    answer_bytes,
-    opened,
-    question_bytes,
-    read_answer,
-    read_question,
-    sealed,
-)
-from sidecar.lookup.local import LocalLookUp
-from sidecar.lookup.query import Answer, Key, LookUpUnavailable, Query, merged
+from sidecar.lookup.exchange import Question, Refused, answer_bytes, opened, read_question, sealed
+from sidecar.lookup.local import LaneView, LocalLookUp
+from sidecar.lookup.meeting import BAD_QUESTION, BUSY, STALE, Asked, Meeting, missing_of, read_by
+from sidecar.lookup.query import ALL, Answer, Key, LookUpUnavailable, Query, merged
+from sidecar.lookup.report import Overview, Replica, Report, read_report, row_of_report
 from sidecar.model.record import TopicPartition
-from sidecar.overflow.connection import Client, failures
 from sidecar.overflow.interface import OverflowFailure, OverflowLoss, OverflowUnavailable
-from sidecar.overflow.redis_client import LateCluster
-from sidecar.overflow.signing import ANSWER, QUESTION, UNSIGNED, Signing
+from sidecar.overflow.signing import ANSWER, QUESTION
 
 TIMEOUT_S: Final = 1.0  # how long other replicas are waited for
 ANSWER_KEPT_S: Final = 60
@@ -53,6 +43,7 @@ WAITING_MAX: Final = 64  # questions that wait to be answered; more are dropped,
 
 CATCH_UP_S: Final = 1.0  # how long a look-up waits for what isn't read yet
 PROGRESS_S: Final = 0.1
+FORECAST_KEPT_S: Final = 10.0  # of an overview: counting looks at each record in memory
 
 AWAY: Final = (RedisError, RedisClusterException, OSError)  # the second is no RedisError
 FAILURES: Final = (
@@ -64,31 +55,6 @@ log = logging.getLogger(__name__)
 NOT_KNOWN: Final = 1 << 63  # an end: so far nobody reads
 NO_ENDS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
-# Why a question or an answer was left out, as the metric has it.
-BAD_QUESTION: Final = "bad_question"
-BAD_ANSWER: Final = "bad_answer"
-STALE: Final = "stale_question"
-BUSY: Final = "busy"
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where the replicas of one group meet. `left_out` hears why something that was said there was not heeded."""
-
-    redis: Client
-    group: str
-    left_out: Callable[[str], None] = lambda reason: None
-    signing: Signing = UNSIGNED
-
-    @property
-    def channel(self) -> str:
-        return f"tickover:{self.group}:questions"
-
-    @property
-    def answers(self) -> str:
-        """How the names of all lists of answers begin."""
-        return f"tickover:{self.group}:answer:"
-
 
 class Known(NamedTuple):
     """Answers of the replicas, and the partitions that nobody answered for, or not as far as wanted."""
@@ -99,7 +65,7 @@ class Known(NamedTuple):
     @property
     def read(self) -> dict[TopicPartition, int]:
         """Of each partition that somebody answered for, the offset to be read next."""
-        return _read_by(self.answers)
+        return read_by(self.answers)
 
 
 class Unread(Protocol):
@@ -112,7 +78,8 @@ class Unread(Protocol):
 
 class GroupLookUp:
     """Asks all replicas, and answers the others' questions. `partitions` gives the sources' partition counts, `unread`
-    what Kafka has beyond what was read.
+    what Kafka has beyond what was read, `report` what this process tells of itself (its argument: why it can't say what
+    is due when).
     """
 
     def __init__(
@@ -121,10 +88,13 @@ class GroupLookUp:
         meeting: Meeting,
         partitions: Callable[[], Mapping[str, int]],
         unread: Unread,
+        report: Callable[[str], Report],
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._unread = unread
         self._local = local
+        self._report = report
+        self._forecast = (-1, 0.0, dict[int, int]())  # up to when, when it was counted, the minutes
         self._name = uuid4().hex
         self._meeting = meeting
         self._redis = meeting.redis
@@ -206,17 +176,58 @@ class GroupLookUp:
     def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[TopicPartition]]:
         """Held records by the minute in which they are due; those due at `until_ms` and later by -1."""
         known = self._ask({"ask": "forecast", "query": query, "until": until_ms}, query)
-        counts: dict[int, int] = {}
-        for answer in known.answers:
-            for minute, count in answer.minutes.items():
-                counts[minute] = counts.get(minute, 0) + count
-        return counts, known.missing
+        return _minutes_of(known.answers), known.missing
 
     def ends(self, query: Query) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
         """Of each partition, the offset to be read next: what is held now lies before it."""
         known = self._ask({"ask": "ends", "query": query}, query)
         rows = [row for answer in known.answers for row in answer.rows]
         return {TopicPartition(row["topic"], row["partition"]): row["offset"] for row in rows}, known.missing
+
+    def overview(self, until_ms: int, others: int) -> Overview:
+        """Reports of all replicas, and what is due when up to `until_ms`. `others`: how many replicas there are beside
+        this one, where Redis doesn't say how many hear a question (a Cluster).
+
+        Raises nothing: without Redis it is an overview of this process alone, which says so.
+        """
+        question: Question = {"ask": "overview", "query": ALL, "until": until_ms}
+        wanted, problem, reply, listeners = dict[TopicPartition, int](), "", None, others
+        try:
+            wanted = self._wanted(ALL)
+            reply, heard_by = self._meeting.publish(question, self._name, self._timeout_s)
+            listeners = others if heard_by is None else heard_by
+        except FAILURES as error:
+            problem = str(error) or type(error).__name__
+        answers = [self._overview_here(until_ms)]
+        if reply is not None:
+            try:
+                self._meeting.collect(reply, answers, Asked(question, wanted, listeners, self._timeout_s))
+            except FAILURES as error:
+                problem = str(error) or type(error).__name__
+        replicas = [Replica(read_report(row), read_by([answer])) for answer in answers for row in answer.rows]
+        return Overview(replicas, _minutes_of(answers), sorted(missing_of(wanted, answers)), problem)
+
+    def _overview_here(self, until_ms: int) -> Answer:
+        """The report of this process. Raises nothing: what can't be said is empty, and the report says why."""
+        views: list[LaneView] = []
+        minutes: dict[int, int] = {}
+        problem = ""
+        try:
+            local = self._local()
+            views = local.views()
+            minutes = self._due_here(local, until_ms)
+        except FAILURES as error:
+            problem = str(error) or type(error).__name__
+        report = row_of_report(self._report(problem))
+        return Answer([view.lane for view in views], [report], None, minutes, [view.next for view in views])
+
+    def _due_here(self, local: LocalLookUp, until_ms: int) -> dict[int, int]:
+        known_until_ms, counted_s, minutes = self._forecast
+        now_s = time.monotonic()
+        if known_until_ms != until_ms or now_s - counted_s > FORECAST_KEPT_S:
+            minutes = local.forecast(ALL, until_ms).minutes
+            self._forecast = until_ms, now_s, minutes
+        return minutes
 
     def _ask(self, question: Question, query: Query, ends: Mapping[TopicPartition, int] = NO_ENDS) -> Known:
         """Answer of this replica itself, and those of others where it doesn't have all partitions.
@@ -241,47 +252,11 @@ class GroupLookUp:
         local = self._local()
         mine = {view.lane: view.next for view in local.views()}
         others = any(mine.get(lane, -1) < end for lane, end in wanted.items())
-        listeners = reply = None
-        if others:
-            reply = self._meeting.answers + uuid4().hex
-            data = question_bytes(question, reply, self._name, int(self._timeout_s * 1_000))
-            data = sealed(self._meeting.signing, QUESTION, self._meeting.channel, data)
-            with failures():
-                listeners = self._redis.publish(self._meeting.channel, data)
+        reply, others_max = self._meeting.publish(question, self._name, self._timeout_s) if others else (None, None)
         answers = [answer_to(local, question)]
         if reply is not None:
-            # In a Cluster each node counts its own listeners only.
-            others_max = None if isinstance(self._redis, LateCluster) else int(listeners or 0) - 1
-            self._collect(reply, answers, (question, wanted), others_max)
-        return Known(answers, sorted(_missing(wanted, answers)))
-
-    def _collect(
-        self,
-        reply: str,
-        answers: list[Answer],
-        asked: tuple[Question, Mapping[TopicPartition, int]],
-        others_max: int | None,
-    ) -> None:
-        """Wait until every partition is answered for, every replica has answered, or the time is up."""
-        question, wanted = asked
-        topics = {lane.topic for lane in wanted}
-        deadline_s = time.monotonic() + self._timeout_s
-        heard = 0
-        while _missing(wanted, answers):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or (others_max is not None and heard >= others_max):
-                return
-            with failures():
-                found = self._redis.blpop([reply], timeout=left_s)
-            if found is None:
-                continue
-            heard += 1
-            try:
-                data = opened(self._meeting.signing, ANSWER, reply, found[1])
-                answers.append(read_answer(data, question, topics))
-            except Refused as error:
-                self._meeting.left_out(BAD_ANSWER)
-                log.warning("an answer of another replica is left out", extra={"error": str(error)})
+            self._meeting.collect(reply, answers, Asked(question, wanted, others_max, self._timeout_s))
+        return Known(answers, sorted(missing_of(wanted, answers)))
 
     # --- answering ------------------------------------------------------------------------------------------------
 
@@ -333,27 +308,26 @@ class GroupLookUp:
 
     def _reply(self, question: Question) -> None:
         try:
-            data = answer_bytes(answer_to(self._local(), question))
+            data = answer_bytes(self._answer(question))
         except (*FAILURES, Refused) as error:
             log.warning("a look-up can't be answered", extra={"error": str(error) or type(error).__name__})
             data = answer_bytes(Answer([], [], None, {}, []))
         self._redis.rpush(question["reply"], sealed(self._meeting.signing, ANSWER, question["reply"], data))
         self._redis.expire(question["reply"], ANSWER_KEPT_S)
 
+    def _answer(self, question: Question) -> Answer:
+        if question["ask"] == "overview":
+            return self._overview_here(int(question["until"]))
+        return answer_to(self._local(), question)
 
-def _read_by(answers: Iterable[Answer]) -> dict[TopicPartition, int]:
-    """Of each partition that somebody answered for, the offset to be read next."""
-    read: dict[TopicPartition, int] = {}
+
+def _minutes_of(answers: Iterable[Answer]) -> dict[int, int]:
+    """Held records by minute, of all answers."""
+    counts: dict[int, int] = {}
     for answer in answers:
-        for lane, offset in zip(answer.lanes, answer.read, strict=True):
-            read[lane] = max(read.get(lane, -1), offset)
-    return read
-
-
-def _missing(wanted: Mapping[TopicPartition, int], answers: Iterable[Answer]) -> set[TopicPartition]:
-    """Partitions that nobody has read up to the offset that is wanted of them."""
-    read = _read_by(answers)
-    return {lane for lane, end in wanted.items() if read.get(lane, -1) < end}
+        for minute, count in answer.minutes.items():
+            counts[minute] = counts.get(minute, 0) + count
+    return counts
 
 
 def answer_to(local: LocalLookUp, question: Question) -> Answer:

@@ -52,6 +52,8 @@ from sidecar.overflow.interface import OverflowFailure
 from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow, TimedOverflow, open_overflow
 from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
+from sidecar.overview.minutes import STEP_S
+from sidecar.overview.of_process import ProcessOverview
 from sidecar.service import rest
 from sidecar.service.assembly import Brokers, Machinery, Policies, Storage, build
 from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
@@ -108,6 +110,7 @@ class Process:
         self.machinery: Machinery
         self._transactions: TransactionWatch
         self._conditions: ConditionRecorder
+        self._overview: ProcessOverview
         self._housekeeping: Housekeeping
         self._progress = progress or log.info
         self._signing = UNSIGNED
@@ -216,6 +219,7 @@ class Process:
         self._transactions = TransactionWatch(partial(why_none, client, settings.group), settings.guarantee)
         spans = RedisSpanLog(overflow.client, settings.group, self._signing)
         self._conditions = ConditionRecorder(lambda: engine.stats, spans, time.monotonic)
+        self._overview = ProcessOverview(settings, lambda: engine.stats, self.store, spans, self._conditions)
         self._stack.callback(self._conditions.stop)  # when the engine has ended: until then it has its partitions
         engine.start(timekeeper, time.sleep)
         sampling, writing = self._conditions.sample, self._conditions.write  # at once: the first recovery is recorded
@@ -261,7 +265,7 @@ class Process:
     ) -> tuple[FastAPI, Firing, Reading]:
         made = Made(
             self.settings, client, self.machinery, self.store, overflow, self._conditions, recorder, sources, gate,
-            self._signing, partial(self._look_up_here, overflow), self._about,
+            self._signing, partial(self._look_up_here, overflow), self._about, self._overview,
         )  # fmt: skip
         return rest.start(made, self.server.stop, self._stack)
 
@@ -286,6 +290,7 @@ class Process:
         jobs = {
             "sources": Interval(partial(self._look_at_sources, sources, recorder), 2),
             "survey": Interval(survey, 5),
+            "last-hour": Interval(self._overview.step, STEP_S, at_once=True),
             "schedules": Interval(firing.step, 1),
             "transactions": Interval(self._look_for_transactions, LOOK_AGAIN_S, at_once=True),
             "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),

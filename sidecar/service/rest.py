@@ -20,14 +20,17 @@ from sidecar.conditions.recorder import ConditionRecorder
 from sidecar.doctor.about import About
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.topic_follower import TopicReader
-from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.receipts import Receipts
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.redis_overflow import RedisOverflow
 from sidecar.overflow.signing import Signing
+from sidecar.overview.of_process import ProcessOverview
+from sidecar.overview.reporting import Reporter
 from sidecar.service.assembly import Machinery
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.operations.bulk_changes import changes_of
@@ -54,6 +57,7 @@ class Made(NamedTuple):
     signing: Signing
     here: Callable[[], LocalLookUp]
     about: About
+    overview: ProcessOverview
 
 
 def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tuple[FastAPI, Firing, Reading]:
@@ -68,10 +72,13 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
     stack.callback(idempotency.stop)
     receipts = Receipts(settings.api.receipts_bytes_max)
     ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
-    replicas = _look_up(made, Backlog(client, settings.group), stack)
+    reader = TopicReader(client)
+    schedules = schedule_store_of(settings, reader)
+    stack.callback(schedules.stop)
+    backlog = Backlog(client, settings.group)
+    replicas = _look_up(made, backlog, made.overview.reporter(schedules), stack)
     lookup = LookUp(replicas)
     stack.callback(lookup.stop)
-    reader = TopicReader(client)
     redriven = redriven_of(settings, reader)
     stack.callback(redriven.stop)
     letters = reading_of(settings, client, lambda: store.table, redriven)
@@ -82,8 +89,6 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
     changes, change_log = changes_of(settings, reader, lambda: store.table, replicas, receipts)
     stack.callback(change_log.stop)
     stack.callback(changes.crew.stop)
-    schedules = schedule_store_of(settings, reader)
-    stack.callback(schedules.stop)
     ports = Ports(
         policies=store,
         stats=lambda: engine.stats,
@@ -109,6 +114,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         about=made.about,
         limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         path=settings.api.path,
+        group=made.overview.group(replicas, backlog),
     )
     for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
         part.start()
@@ -144,9 +150,9 @@ def _sign_on(settings: Settings) -> SignOn:
     return SignOn(settings.api.oidc)
 
 
-def _look_up(made: Made, backlog: Backlog, stack: ExitStack) -> GroupLookUp:
+def _look_up(made: Made, backlog: Backlog, reporter: Reporter, stack: ExitStack) -> GroupLookUp:
     meeting = Meeting(made.overflow.client, made.settings.group, made.recorder.leave_out, made.signing)
-    replicas = GroupLookUp(made.here, meeting, lambda: made.sources.group_partitions, backlog)
+    replicas = GroupLookUp(made.here, meeting, lambda: made.sources.group_partitions, backlog, reporter)
     replicas.start()
     stack.callback(replicas.stop)
     return replicas

@@ -54,6 +54,7 @@ from tests.source import ROOT
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
+from tests.unit.report_world import MemoryOverview
 from tests.unit.schedule_world import LIMITS, MemorySchedules
 
 NOW_MS = 1_800_000_000_000
@@ -270,6 +271,7 @@ class World:
     recorder: Recorder = field(default_factory=Recorder)
     sources: MemorySources = field(default_factory=MemorySources)
     findings: list[Finding] = field(default_factory=lambda: [FINDING])
+    group: MemoryOverview = field(default_factory=MemoryOverview)
     client_headers: dict[str, str] = field(default_factory=lambda: {"Tickover-Client": "tests"})
 
     def __post_init__(self) -> None:
@@ -302,6 +304,7 @@ class World:
                 path=self.path,
                 sources=self.sources,
                 about=self.about,
+                group=self.group,
             ),
             self.console,
         )

@@ -19,8 +19,9 @@ from sidecar.conditions.store import RedisSpanLog
 from sidecar.doctor.redis import inspect, inspect_redis
 from sidecar.doctor.redis import state as state_of
 from sidecar.lookup import group as held_group
-from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.query import ALL, START, Query
 from sidecar.model.condition import Kind, Subject
 from sidecar.model.record import Tombstone, TopicPartition
@@ -34,6 +35,7 @@ from tests.contract.overflow_records import LANE, NOW_MS, at, held, promote_all
 from tests.contract.overflow_records import START as FIRST
 from tests.contract.redis_servers import RedisServer, commands_called, redis_server_fixture
 from tests.unit.fake_backlog import FakeBacklog
+from tests.unit.report_world import report_of
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +137,12 @@ def look_up(redis_server: RedisServer, overflow: RedisOverflow) -> None:
                 return LocalLookUp(views.submit, views, client.client, GROUP)  # type: ignore[arg-type]
 
             made = GroupLookUp(
-                local, Meeting(client.client, GROUP), lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0
+                local,
+                Meeting(client.client, GROUP),
+                lambda: {"gold": 1, "reminders": 2},
+                FakeBacklog(),
+                report_of,
+                60.0,
             )
             made.start()
             stack.callback(made.stop)

@@ -14,8 +14,9 @@ from policies.headers import ERROR_CLASS, ID
 from sidecar.engine.engine import EngineError
 from sidecar.lookup import group as held_group
 from sidecar.lookup import local as held_lookup
-from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.local import LaneView, LocalLookUp
+from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.interface import Change
@@ -25,6 +26,7 @@ from tests.contract.overflow_records import NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 from tests.services.waiting import wait_until
 from tests.unit.fake_backlog import FakeBacklog
+from tests.unit.report_world import report
 
 pytestmark = pytest.mark.slow
 
@@ -283,7 +285,7 @@ def group(
     monkeypatch.setattr(held_group, "LISTEN_S", 0.02)  # a stop waits as long for each
     with ExitStack() as stack:
 
-        def new(views: Views) -> GroupLookUp:
+        def new(views: Views, name: str = "one") -> GroupLookUp:
             client = open_overflow(redis_server.url, overflow.group)
             stack.callback(client.close)
 
@@ -291,7 +293,12 @@ def group(
                 return LocalLookUp(views.submit, views, client.client, overflow.group)  # type: ignore[arg-type]
 
             made = GroupLookUp(
-                local, Meeting(client.client, overflow.group), lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0
+                local,
+                Meeting(client.client, overflow.group),
+                lambda: {"gold": 1, "reminders": 2},
+                FakeBacklog(),
+                lambda problem: report(name, forecast_problem=problem),
+                60.0,
             )
             made.start()
             stack.callback(made.stop)
@@ -413,3 +420,48 @@ def test_garbage_on_the_channel_harms_nobody(
     reply = f"tickover:{overflow.group}:answer:x".encode()
     overflow.client.publish(f"tickover:{overflow.group}:questions", question.replace(b'"R"', b'"%s"' % reply))
     assert keys_of(asked.page(Query(), START, 10)[0]) == places(records)
+
+
+def test_an_overview_has_every_replica_and_those_without_partitions(
+    overflow: RedisOverflow, group: Callable[..., GroupLookUp]
+) -> None:
+    one, other = Views(), Views()
+    asked = group(one)
+    group(other, "other")
+    group(Views(), "idle")
+    records = everything(60)
+    spread(records, overflow, one, other)
+    seen = asked.overview(NOW_MS + HOUR_MS, 2)
+    assert sorted(one.report.replica for one in seen.replicas) == ["idle", "one", "other"]
+    assert {lane for one in seen.replicas for lane in one.read} == set(records)
+    assert (sum(seen.minutes.values()), list(seen.missing), seen.problem) == (len(places(records)), [], "")
+
+
+def test_a_replica_whose_engine_has_ended_is_in_the_overview_and_its_partitions_are_missing(
+    overflow: RedisOverflow, group: Callable[..., GroupLookUp]
+) -> None:
+    one, other = Views(), Views()
+    asked = group(one)
+    group(other, "other")
+    spread(everything(50), overflow, one, other)  # gold/0 and reminders/1 here, reminders/0 there
+    other.failure = EngineError("the engine has ended")
+    seen = asked.overview(NOW_MS + HOUR_MS, 1)
+    assert {one.report.replica: one.report.forecast_problem for one in seen.replicas} == {
+        "one": "",
+        "other": "the engine has ended",
+    }
+    assert seen.missing == [TopicPartition("reminders", 0)]
+
+
+def test_what_is_due_by_minute_is_counted_now_and_then_only(
+    overflow: RedisOverflow, group: Callable[..., GroupLookUp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting looks at each record in memory: it would cost lateness each time that a page is refreshed."""
+    views = Views()
+    asked = group(views)
+    hold(views, overflow, everything(20))
+    before = asked.overview(NOW_MS + HOUR_MS, 0).minutes
+    views.add(LANES[0], [named(99, 5)])
+    assert asked.overview(NOW_MS + HOUR_MS, 0).minutes == before
+    monkeypatch.setattr(held_group, "FORECAST_KEPT_S", -1.0)
+    assert asked.overview(NOW_MS + HOUR_MS, 0).minutes != before

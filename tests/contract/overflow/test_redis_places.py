@@ -26,8 +26,9 @@ from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.loss_check import CHECK_MS
 from sidecar.engine.storage.overflow_worker import OverflowWorker
-from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.meeting import Meeting
 from sidecar.overflow.connection import connect
 from sidecar.overflow.interface import Change, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -42,6 +43,7 @@ from tests.services.secure_redis import allow
 from tests.services.waiting import wait_until
 from tests.simulation.fake_executor import StepExecutor
 from tests.unit.fake_backlog import FakeBacklog
+from tests.unit.report_world import report_of
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +115,7 @@ def test_while_a_cluster_is_away_its_keys_are_unavailable_and_replicas_hear_agai
         stack.callback(client.close)
         keys = RedisIdempotency(client, "g")
         stack.callback(keys.stop)
-        replicas = GroupLookUp(nobody, Meeting(client, "g"), dict, FakeBacklog())
+        replicas = GroupLookUp(nobody, Meeting(client, "g"), dict, FakeBacklog(), report_of)
         stack.callback(replicas.stop)
         replicas.start()
         assert replicas.heard.wait(SOON_S)

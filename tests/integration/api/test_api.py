@@ -37,6 +37,7 @@ from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until
 from tests.unit.api_world import MemoryConditions, MemoryHeld, MemoryIdempotency, MemorySources
 from tests.unit.change_world import MemoryGroup
+from tests.unit.report_world import MemoryOverview
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("patient_api")]
 
@@ -147,6 +148,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         about=About(Settings()),
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=time.monotonic,
+        group=MemoryOverview(),
     )
     server = Server(create_app(ports), "127.0.0.1", 0)
     store.start(WAIT_S)

@@ -8,10 +8,12 @@ import pytest
 
 from sidecar.kafka.backlog import BacklogUnavailable
 from sidecar.lookup import group as held_group
-from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.group import GroupLookUp
+from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.query import Answer, LookUpUnavailable, Query
 from sidecar.model.record import TopicPartition
 from tests.unit.fake_backlog import FakeBacklog
+from tests.unit.report_world import report_of
 
 ONE, OTHER = TopicPartition("gold", 0), TopicPartition("gold", 1)
 
@@ -45,7 +47,7 @@ class Replica:
 
 def look_up(replica: Any, backlog: FakeBacklog) -> GroupLookUp:
     redis: Any = SimpleNamespace(publish=lambda *_: 1)  # nobody else listens
-    return GroupLookUp(lambda: replica, Meeting(redis, "g"), lambda: {"gold": 2}, backlog)
+    return GroupLookUp(lambda: replica, Meeting(redis, "g"), lambda: {"gold": 2}, backlog, report_of)
 
 
 @pytest.fixture(autouse=True)

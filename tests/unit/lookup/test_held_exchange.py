@@ -25,10 +25,12 @@ from sidecar.lookup.exchange import (
     read_answer,
     read_question,
 )
-from sidecar.lookup.group import BAD_ANSWER, BAD_QUESTION, BUSY, STALE, WAITING_MAX, GroupLookUp, Meeting
+from sidecar.lookup.group import WAITING_MAX, GroupLookUp
+from sidecar.lookup.meeting import BAD_ANSWER, BAD_QUESTION, BUSY, STALE, Meeting
 from sidecar.lookup.query import START, Answer, Key, Query, row_of
 from sidecar.model.record import Held, TopicPartition
 from tests.unit.fake_backlog import FakeBacklog
+from tests.unit.report_world import report_of
 
 LANE, OTHER = TopicPartition("gold", 0), TopicPartition("gold", 1)
 ANSWERS = "tickover:g:answer:"
@@ -190,7 +192,7 @@ class Local:
 
 def replica(redis: Redis, local: Local, reasons: list[str]) -> GroupLookUp:
     meeting = Meeting(redis, "g", reasons.append)
-    return GroupLookUp(lambda: local, meeting, lambda: {"gold": 2}, FakeBacklog())  # type: ignore[arg-type,return-value]
+    return GroupLookUp(lambda: local, meeting, lambda: {"gold": 2}, FakeBacklog(), report_of)  # type: ignore[arg-type,return-value]
 
 
 def drained(group: GroupLookUp) -> None:

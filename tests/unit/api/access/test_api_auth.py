@@ -20,6 +20,8 @@ ROUTES = [
     ("GET", "/v1/schemas/policy", Role.READ),
     ("POST", "/v1/policies/explain", Role.READ),
     ("GET", "/v1/stats", Role.READ),
+    ("GET", "/v1/overview", Role.READ),
+    ("GET", "/v1/replicas", Role.READ),
     ("GET", "/v1/lateness", Role.READ),
     ("GET", "/v1/dead-letters", Role.READ),
     ("GET", "/v1/dead-letters/groups", Role.READ),

@@ -11,8 +11,9 @@ from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
 from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block
 from sidecar.lookup import local as held_lookup
-from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.local import LocalLookUp, Viewer
+from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.query import ALL, START
 from sidecar.model.ports import Start
 from sidecar.model.record import Held, Position, TopicPartition
@@ -22,6 +23,7 @@ from sidecar.operations.jobs.job import State
 from tests.property.operations.bulk.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, MemoryChanges
 from tests.unit.fake_backlog import FakeBacklog
+from tests.unit.report_world import report_of
 
 LANE = LANES[0]
 COUNT = 5
@@ -60,7 +62,7 @@ class Replica:
         local = LocalLookUp(lambda ask: Done(ask(None)), viewer, None, "g")  # type: ignore[arg-type,return-value]
         redis: Any = SimpleNamespace(publish=lambda *_: 1)  # nobody else listens
         self.group = GroupLookUp(
-            lambda: local, Meeting(redis, "g"), lambda: {lane.topic: 1 for lane in self.lanes}, FakeBacklog()
+            lambda: local, Meeting(redis, "g"), lambda: {lane.topic: 1 for lane in self.lanes}, FakeBacklog(), report_of
         )
 
     def read(self, lane: TopicPartition, records: list[Held]) -> None:
