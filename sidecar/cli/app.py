@@ -13,6 +13,8 @@ from sidecar.cli import (
     schedules,
 )
 from sidecar.cli.about import audit, process
+from sidecar.cli.about import process
+from sidecar.cli.overview import commands as overview
 from sidecar.cli.run import app
 
 __all__ = ["app"]
@@ -20,6 +22,9 @@ __all__ = ["app"]
 app.add_typer(broker.app, name="broker")
 app.command()(doctor.doctor)
 app.command("size")(doctor.size_load)
+app.command()(overview.overview)
+app.command()(overview.replicas)
+app.command()(overview.top)
 app.add_typer(policies.app, name="policies")
 app.add_typer(messages.app, name="messages")
 app.command()(messages.forecast)

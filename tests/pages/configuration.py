@@ -49,6 +49,8 @@ and `/`, `?` and `#` must be written so (`%2F`, `%3F`, `%23`). Secrets are maske
 `TICKOVER_CA_FILE` tell the commands that ask a sidecar (`policies`, `schedules`, `messages`, `changes`, `forecast`,
 `dead-letters`, `redrive`, `whoami`, `audit`, `config running`) which one,
 with what token, and who signed its certificate.
+`dead-letters`, `redrive`, `whoami`, `config running`, `overview`, `replicas`, `top`) which one, with what token, and who
+signed its certificate.
 """
 
 
