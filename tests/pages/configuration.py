@@ -51,6 +51,8 @@ and `/`, `?` and `#` must be written so (`%2F`, `%3F`, `%23`). Secrets are maske
 with what token, and who signed its certificate.
 `dead-letters`, `redrive`, `whoami`, `config running`, `overview`, `replicas`, `top`) which one, with what token, and who
 signed its certificate.
+`dead-letters`, `redrive`, `whoami`, `config running`, `overview`, `replicas`, `top`) which one, with what token, and
+who signed its certificate.
 """
 
 

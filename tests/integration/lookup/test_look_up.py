@@ -119,6 +119,22 @@ def test_the_forecast_has_all_of_both(pair: Pair) -> None:
         assert (sum(item["held"] for item in forecast["items"]), forecast["later"]) == (100, 100)
 
 
+def test_the_overview_is_of_both(pair: Pair) -> None:
+    """Whichever is asked: what both hold, and when it is due."""
+    for each in pair.replicas:
+        overview = get(each, "/v1/overview")
+        assert overview["replicas"] == {"answered": 2, "silent": []}
+        assert overview["held"]["wheel"] + overview["held"]["overflow"] == 200
+        due = overview["due"]
+        assert (due["overdue"], due["hour"], due["later"]) == (0, 100, 100)
+        assert overview["partitions"]["assigned"] == PARTITIONS
+        replicas = get(each, "/v1/replicas")["items"]
+        assert [item["partitions"]["assigned"] for item in replicas] == [2, 2]
+        assert len({item["run"] for item in replicas}) == 2
+        assert all(item["memory_bytes"] > 10_000_000 and item["state"] == "running" for item in replicas)
+        assert [item["lag"] for item in replicas] == [0, 0]
+
+
 def test_a_message_is_found_on_any_replica_from_its_acceptance_to_its_end(pair: Pair) -> None:
     one, other = pair.replicas
     near = get(other, "/v1/messages/id-1")
