@@ -23,7 +23,7 @@ class Replicas(Protocol):
 
 
 class Asked(NamedTuple):
-    """Those whom a `GroupOverview` asks: replicas, signs of life, and where the sources' partitions end."""
+    """Sources of a `GroupOverview`: replicas, signs of life, and where the sources' partitions end."""
 
     replicas: Replicas
     signs: Callable[[], Sequence[Sign]]

@@ -157,8 +157,9 @@ def _rebuilds(reports: Iterable[Report], now_ms: int) -> Iterator[Problem]:
             place = TopicPartition(one.topic, one.partition)
             since_ms = min(_begins(report, Kind.REBUILD, *place), default=-1)
             read = "it waits for its turn" if one.read_share < 0 else f"{one.read_share:.0%} of the ledger is read"
-            text = f"Redis has lost what it held of {_place(place)}. {report.replica} writes it again "
-            text += f"{_since(since_ms, now_ms)}: {one.done:,} of {one.held:,}, {read}. "
+            begun = f" {_since(since_ms, now_ms)}" if since_ms >= 0 else ""
+            text = f"Redis has lost what it held of {_place(place)}. {report.replica} writes it again{begun}"
+            text += f": {one.done:,} of {one.held:,}, {read}. "
             text += f"{_ended(one.problem)} " if one.problem else ""
             text += "Messages of other partitions go on."
             yield Problem(Level.BAD, "rebuild", _place(place), (report.replica,), since_ms, text)

@@ -25,7 +25,7 @@ HELP: Final = "q ends"
 
 
 class View(NamedTuple):
-    """What was told last: the overview, its processes, and why it isn't told anew (empty: it is)."""
+    """The last answers: the overview, its processes, and why it isn't told anew (empty: it is)."""
 
     overview: Mapping[str, Any]
     replicas: Sequence[Mapping[str, Any]]
