@@ -39,7 +39,6 @@ from api.routes.about import audit
 from api.routes.about import process as about
 from api.routes.group import overview
 from api.routes.group.looks import Overviews
-from api.safe_headers import SafeHeaders
 from policies.model import Policy
 from sidecar.model.version import VERSION
 from sidecar.operations.schedules.schedule import Schedule

@@ -2,9 +2,7 @@
 
 import asyncio
 from dataclasses import asdict
-from itertools import islice
-from typing import Annotated, Any, Final
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response

@@ -13,7 +13,6 @@ from sidecar.cli import (
     schedules,
 )
 from sidecar.cli.about import audit, process
-from sidecar.cli.about import process
 from sidecar.cli.overview import commands as overview
 from sidecar.cli.run import app
 

@@ -11,7 +11,7 @@ from api.dependencies import Reader, json_response
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.routes.group.looks import Overviews
-from api.routes.held import missing_document, refuse_unknown, unavailable
+from api.routes.held import missing_document, unavailable
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.lookup.report import MINUTE_MS, MINUTES, Flow, Rebuild, Replica, Report
@@ -68,7 +68,6 @@ async def overview(request: Request, caller: Reader) -> Response:
 
     Asked of all replicas at most once a second; what is due by minute, at most every ten.
     """
-    refuse_unknown(request, set())
     return json_response(overview_document(await look(request)))
 
 
@@ -79,7 +78,6 @@ async def overview(request: Request, caller: Reader) -> Response:
 )
 async def replicas(request: Request, caller: Reader, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None) -> Response:
     """Each process of the group: its partitions and its lag, what it holds, its memory, recoveries and rebuilds."""
-    refuse_unknown(request, {"limit", "cursor"})
     seen = await look(request)
     known = [replica_document(one, seen) for one in seen.overview.replicas]
     known += [_silent_document(sign) for sign in seen.silent]

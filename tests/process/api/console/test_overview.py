@@ -71,7 +71,7 @@ def test_what_is_wrong_stands_first_with_its_fix(api: World, console: Console) -
     assert "tickover-1 has given no sign of life" in told.first.inner_text()
     assert "push has not acknowledged since 07:44:00 UTC (16 min)." in page.inner_text("#now")
     assert told.filter(has_text="push has not").locator("code").inner_text() == "tickover doctor"
-    top = [page.locator(one).first.bounding_box() or {} for one in (".problem", ".figure", "figure.chart")]
+    top: list[Any] = [page.locator(one).first.bounding_box() or {} for one in (".problem", ".figure", "figure.chart")]
     assert [box["y"] for box in top] == sorted(box["y"] for box in top)
 
 
