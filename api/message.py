@@ -194,13 +194,13 @@ def draft(message: NewMessage, message_id: str, limits: Limits) -> Draft:
     controls = _controls(message, message_id)
     if len(headers) + len(controls) > limits.headers:
         raise _too_many(f"more than {limits.headers} headers")
-    return Draft(message_id, _data(message.key), _data(message.value), headers, controls)
+    return Draft(message_id, data_of(message.key), data_of(message.value), headers, controls)
 
 
 def bytes_of(given: list[tuple[str, Content]] | dict[str, Content], limits: Limits) -> list[tuple[str, bytes | None]]:
     """Headers as Kafka has them. Raises `Problem`."""
     pairs = list(given.items()) if isinstance(given, dict) else given
-    headers = [(name, _data(content)) for name, content in pairs]
+    headers = [(name, data_of(content)) for name, content in pairs]
     if sum(len(name.encode()) + len(value or b"") for name, value in headers) > limits.header_bytes:
         raise _too_many(f"more than {limits.header_bytes} bytes of headers")
     return headers
@@ -219,7 +219,8 @@ def _controls(message: NewMessage, message_id: str) -> dict[str, bytes]:
     return {name: str(value).encode() for name, value in given.items() if value is not None}
 
 
-def _data(content: Content) -> bytes | None:
+def data_of(content: Content) -> bytes | None:
+    """Content as Kafka has it. Raises `Problem`."""
     if isinstance(content, Binary):
         return content.data()
     return None if content is None else content.encode()

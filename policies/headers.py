@@ -29,6 +29,8 @@ BY_REFERENCE: Final = "too large to be produced"
 REDRIVE_PLAN: Final = "tickover-redrive-plan"
 REDRIVE_COUNT: Final = "tickover-redrive-count"
 REDRIVE_SOURCE: Final = "tickover-redrive-source"
+# Who changed the content of what was a dead letter, when it was sent again.
+EDITED_BY: Final = "tickover-edited-by"
 # Of a control record: the change of many messages that sent it. The engine knows nothing of these.
 CHANGE: Final = "tickover-change"
 # Which slice of a pipeline's job has sent it: by this alone a run that goes on knows what is its own.

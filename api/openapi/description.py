@@ -31,11 +31,11 @@ _BY_STATUS: Final = {
     415: "unsupported-encoding unsupported-media-type",
     422: "ambiguous-source attempts-exhausted bad-header bad-timestamp change-too-large confirmation-needed "
     "cron-step-too-large duplicate-key expired globs-too-long idempotency-key-not-supported idempotency-key-reused "
-    "in-the-past invalid-base64 invalid-body invalid-cursor invalid-id invalid-idempotency-key invalid-number "
-    "invalid-parameter invalid-precondition invalid-range invalid-text loop name-differs no-policy no-source "
-    "not-a-source policy-too-large redrive-loop redrive-too-large reserved-header reserved-topic rewind-not-back "
-    "schedule-too-large target-not-allowed timeout too-deep too-far too-large too-many-headers too-many-values "
-    "unknown-parameter unknown-source unknown-target unknown-topic version-is-deletion",
+    "in-the-past invalid-base64 invalid-body invalid-cursor invalid-edit invalid-id invalid-idempotency-key "
+    "invalid-number invalid-parameter invalid-precondition invalid-range invalid-text loop masked-content name-differs "
+    "no-policy no-source not-a-source policy-too-large redrive-loop redrive-too-large reserved-header reserved-topic "
+    "rewind-not-back schedule-too-large target-not-allowed timeout too-deep too-far too-large too-many-headers "
+    "too-many-values unknown-parameter unknown-source unknown-target unknown-topic version-is-deletion",
     428: "precondition-required",
     429: "rate-limited",
     503: "audit-unavailable changes-busy explain-busy idempotency-unavailable kafka-unavailable keys-unavailable "

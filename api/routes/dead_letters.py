@@ -37,7 +37,7 @@ class Filter(Selection):
     cursor: Cursor = None
     payload: Annotated[bool, Field(description="Show key, value and headers, masked; needs the role write")] = False
 
-    open: Annotated[bool, Field(description="Without those that were redriven")] = False
+    open: Annotated[bool, Field(description="Without those that were redriven or discarded")] = False
 
     def look(self) -> Look:
         """The search that the query asks for."""
@@ -68,10 +68,7 @@ async def list_dead_letters(
 
 
 def _listed(ports: Ports, payload: bool, page: Page) -> dict[str, Any]:
-    items = [
-        {**_document(ports, letter, payload), "redriven": _sent(page.redriven.get(letter.place))}
-        for letter in page.letters
-    ]
+    items = [{**_document(ports, letter, payload), **_fate(page.redriven.get(letter.place))} for letter in page.letters]
     return {"items": items, **_progress(page)}
 
 
@@ -105,22 +102,25 @@ async def get_dead_letter(
 
 
 def _single(ports: Ports, payload: bool, shown: Shown) -> dict[str, Any]:
-    return {**_document(ports, shown.letter, payload), "redriven": _fate(shown)}
-
-
-def _fate(shown: Shown) -> dict[str, Any] | None:
-    """Fate of a letter that was sent again: `came_back` is where it lies now, null where it didn't come back, or not as
-    far as was looked (`is_whole`).
+    """Of a letter that was sent again `came_back` is where it lies now, null where it didn't come back, or not as far
+    as was looked (`is_whole`).
     """
-    told = _sent(shown.sent)
-    came_back = None if shown.came_back is None else str(shown.came_back)
-    return None if told is None else {**told, "came_back": came_back, "is_whole": shown.is_whole}
+    fate = _fate(shown.sent)
+    if fate["redriven"] is not None:
+        came_back = None if shown.came_back is None else str(shown.came_back)
+        fate["redriven"] |= {"came_back": came_back, "is_whole": shown.is_whole}
+    return {**_document(ports, shown.letter, payload), **fate}
 
 
-def _sent(sent: Sent | None) -> dict[str, Any] | None:
-    if sent is None:
-        return None
-    return with_times({"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}, "from", "to")
+def _fate(sent: Sent | None) -> dict[str, Any]:
+    """By which plan a letter was `redriven` or `discarded`, and between which times; both null: it is open."""
+    told = (
+        None
+        if sent is None
+        else with_times({"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}, "from", "to")
+    )
+    is_discarded = sent is not None and sent.discarded
+    return {"redriven": None if is_discarded else told, "discarded": told if is_discarded else None}
 
 
 def _document(ports: Ports, letter: DeadLetter, payload: bool) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """`tickover dead-letters` and `tickover redrive`: what failed for good and why, and sending it again, carefully."""
 
+import json
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -17,12 +20,15 @@ from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, U
 from sidecar.model.times import with_times
 
 PAGES_MAX: Final = 100_000
+STDIN: Final = "-"
+FATES: Final = ("redriven", "discarded")
 COLUMNS: Final = (
-    "position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "redriven", "policy"
+    "position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "redriven", "discarded",
+    "policy",
 )  # fmt: skip
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Dead-letter topic; repeatable. Default: all.")]
-OpenOption = Annotated[bool, typer.Option("--open", help="Only letters that no redrive has sent.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Only letters that no plan has sent or discarded.")]
 PayloadOption = Annotated[bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")]
 FullOption = Annotated[bool, typer.Option("--full", help="Long texts whole, which tables on a terminal cut.")]
 CONDITIONS: Final[Options] = {
@@ -36,7 +42,7 @@ CONDITIONS: Final[Options] = {
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show dead letters.")
 app.callback()(output_before)
-redrive_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
+redrive_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again, or discard them.")
 redrive_app.callback()(output_before)
 
 
@@ -90,6 +96,7 @@ def groups(
     columns = (
         "count",
         "open",
+        "discarded",
         "topic",
         "reason",
         "error_class",
@@ -134,7 +141,10 @@ def plan(
     *,
     conditions: dict[str, Any],
     everything: Annotated[bool, typer.Option("--all", help="Every letter of the topic is meant.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Also letters that some plan has sent.")] = False,
+    letter: Annotated[list[str] | None, typer.Option(help="topic/partition/offset; repeatable: no others.")] = None,
+    discard: Annotated[bool, typer.Option("--discard", help="Settle them by your word: nothing is sent.")] = False,
+    edit: Annotated[Path | None, typer.Option(help="JSON file (-: stdin) with merge, value, key or headers.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also letters that a plan has sent or discarded.")] = False,
     rate: Annotated[int | None, typer.Option(min=0, help="Letters a second at most; 0: no limit.")] = None,
     ramp: Annotated[str | None, typer.Option(help="From a tenth of the rate to all of it: 30s, 5m.")] = None,
     stop_share: Annotated[float | None, typer.Option(min=0, max=1, help="More of them failed again: stop.")] = None,
@@ -143,18 +153,31 @@ def plan(
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
-    """Say which letters are to be sent again, and count them. Nothing is sent."""
+    """Say which letters are to be sent again or discarded, and count them. Nothing is sent."""
     chosen = _with_times(conditions)
-    if not chosen and not everything:
+    if not chosen and not letter and not everything:
         raise Failure("no filter given: if every letter of the topic is meant, say --all", Status.USAGE)
     limits = {
         "target": target, "rate": rate, "stop_share": stop_share,
         "ramp": duration_checked("--ramp", ramp), "watch": duration_checked("--watch", watch),
     }  # fmt: skip
     said = {"topic": topic, "filter": chosen, "confirm_all": everything, "again": again}
-    body: dict[str, Any] = {**said, **given(limits)}
+    more = {"letters": letter or None, "action": "discard" if discard else None}
+    body: dict[str, Any] = {**said, **given({**limits, **more, "edit": None if edit is None else _edit_of(edit)})}
     with connect(context, url, token) as sidecar:
         finish(sidecar, sidecar.document("POST", "/v1/redrives", body), REDRIVE, form)
+
+
+def _edit_of(path: Path) -> dict[str, Any]:
+    """The edit in a JSON file. Raises Failure."""
+    try:
+        text = sys.stdin.read() if str(path) == STDIN else path.read_text(encoding="utf-8")
+        edit = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise Failure(f"--edit {path}: {error}", Status.USAGE) from None
+    if not isinstance(edit, dict):
+        raise Failure(f"--edit {path}: must be a JSON object", Status.USAGE)
+    return edit
 
 
 def _with_times(conditions: dict[str, Any]) -> dict[str, Any]:
@@ -193,9 +216,9 @@ def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[
 
 def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) -> None:
     key = (group["topic"], group["reason"] or "", group["fingerprint"])
-    known = found.setdefault(key, {**group, "count": 0, "redriven": 0, "open": 0})
-    for name in ("count", "redriven", "open"):
-        known[name] += group[name]
+    known = found.setdefault(key, {**group, "count": 0, "open": 0, **dict.fromkeys(FATES, 0)})
+    for name in ("count", "open", *FATES):
+        known[name] += group.get(name, 0)  # a sidecar of the version before tells of none that are discarded
     known["first_seen"] = min(known["first_seen"], group["first_seen"])
     known["last_seen"] = max(known["last_seen"], group["last_seen"])
     found[key] = with_times(known, "first_seen", "last_seen")
@@ -212,15 +235,16 @@ def _show(items: list[dict[str, Any]], form: Form, columns: tuple[str, ...], ful
 
 
 def _by_plan(item: dict[str, Any]) -> dict[str, Any]:
-    """A letter in one line: of who sent it again, the plan."""
-    sent = item.get("redriven")
-    return {**item, "redriven": sent["plan"]} if isinstance(sent, dict) else item
+    """A letter in one line: of who sent it again or discarded it, the plan."""
+    plans = {name: item[name]["plan"] for name in FATES if isinstance(item.get(name), dict)}
+    return {**item, **plans}
 
 
 def _progress(document: dict[str, Any]) -> str:
     records = document["records"]
     return (
-        f"{document['state']}: {document['sent']} sent, {document['failed_again']} failed again, "
+        f"{document['state']}: {document['sent']} sent, {document.get('discarded', 0)} discarded, "
+        f"{document['failed_again']} failed again, "
         f"{records['remaining']} of {records['read'] + records['remaining']} records to go"
     )
 
@@ -228,6 +252,7 @@ def _progress(document: dict[str, Any]) -> str:
 def _redrive_line(item: dict[str, Any]) -> dict[str, Any]:
     """One line of the list of redrives."""
     told = {name: item[name] for name in ("id", "state", "topic", "sent", "failed_again", "author", "reason")}
+    told |= {name: item.get(name) for name in ("action", "discarded")}
     return {**told, "planned": item["planned"]["letters"], "created": item["created"]}
 
 
@@ -235,9 +260,12 @@ REDRIVE: Final = JobKind("redrive", "/v1/redrives", _progress)
 _CANARY: Final[Options] = {
     "count": Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many letters.")]
 }
-add_step(redrive_app, REDRIVE, "canary", "Send a few letters, and watch what becomes of them.", _CANARY, count=10)
+add_step(
+    redrive_app, REDRIVE, "canary", "Send or discard a few letters, and watch what becomes of them.", _CANARY, count=10
+)
 _RUN_WORDS: Final = (
-    "Send the rest, until it is done or too much of it fails again. Ctrl-C ends the watching, not the redrive."
+    "Send or discard the rest, until it is done or too much of it fails again. Ctrl-C ends the watching, not the "
+    "redrive."
 )
 add_step(redrive_app, REDRIVE, "run", _RUN_WORDS)
 add_common(redrive_app, REDRIVE, _redrive_line)

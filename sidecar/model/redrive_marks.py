@@ -4,6 +4,7 @@ partition. Pure.
     <topic id>/<topic>/<partition>/<block>/<plan id>   ->   {"first_ms": 1, "last_ms": 9, "sent": "//8B"}
 
 A block is BLOCK_LETTERS offsets; bit n of `sent` (little-endian, base64) stands for offset block * BLOCK_LETTERS + n.
+The letters of a plan that discards are marked alike, with `"discarded": true`: a program of before takes them for sent.
 A plan writes records of its own only, each in the transaction that sends the letters, so nobody overwrites another's,
 and compaction keeps the last of each. Jobs of the pipeline write them, too, each task under a plan id of its own. A
 million letters in a row are 245 records of about 800 bytes.
@@ -29,11 +30,12 @@ BITS_LENGTH_MAX: Final = 4 * -(-BLOCK_LETTERS // 8 // 3) + 4
 
 
 class Sent(NamedTuple):
-    """By whom a letter was sent again, and between which times (epoch ms) that plan sent letters of its block."""
+    """By whom a letter was sent again or discarded, and when that plan did so in its block: from and to, epoch ms."""
 
     plan: str
     first_ms: int
     last_ms: int
+    discarded: bool = False
 
 
 class Block(NamedTuple):
@@ -55,24 +57,29 @@ class Block(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Letters of a block that one plan has sent, a bit each, and between which times (epoch ms) it sent them."""
+    """Letters of a block that one plan has sent, a bit each, and between which times (epoch ms) it sent them.
+
+    `discarded`: they were not sent, but are settled by a person.
+    """
 
     bits: int
     first_ms: int
     last_ms: int
+    discarded: bool = False
 
     def plus(self, offsets: Collection[int], now_ms: int) -> "Kept":
         """A copy with these offsets added, sent now."""
         bits = self.bits
         for offset in offsets:
             bits |= 1 << (offset % BLOCK_LETTERS)
-        return Kept(bits, self.first_ms, max(now_ms, self.last_ms))
+        return self._replace(bits=bits, last_ms=max(now_ms, self.last_ms))
 
     def value(self) -> bytes:
         """As it is written."""
         raw = self.bits.to_bytes((self.bits.bit_length() + 7) // 8, "little")
-        mark = _Value(first_ms=self.first_ms, last_ms=self.last_ms, sent=b64encode(raw).decode())
-        return mark.model_dump_json().encode()
+        sent = b64encode(raw).decode()
+        mark = _Value(first_ms=self.first_ms, last_ms=self.last_ms, sent=sent, discarded=self.discarded)
+        return mark.model_dump_json(exclude=set() if self.discarded else {"discarded"}).encode()
 
 
 class _Value(BaseModel):
@@ -81,10 +88,11 @@ class _Value(BaseModel):
     first_ms: int
     last_ms: int
     sent: Annotated[str, Field(max_length=BITS_LENGTH_MAX)]
+    discarded: bool = False
 
 
 class Marks:
-    """All that was sent again, as far as the records were read. Not locked."""
+    """All that was sent again or discarded, as far as the records were read. Not locked."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[Block, dict[str, Kept]]] = {}
@@ -109,12 +117,12 @@ class Marks:
             self._topics.pop(block.topic, None)
 
     def find(self, topic_id: str, place: Place) -> Sent | None:
-        """Plan that sent this letter last, and its times; None: the letter is open."""
+        """Plan that sent or discarded this letter last, and its times; None: the letter is open."""
         plans = self._of(place.topic).get(block_of(topic_id, place))
         if not plans:
             return None
         bit = 1 << (place.offset % BLOCK_LETTERS)
-        found = [Sent(plan, kept.first_ms, kept.last_ms) for plan, kept in plans.items() if kept.bits & bit]
+        found = [Sent(plan, *kept[1:]) for plan, kept in plans.items() if kept.bits & bit]
         return max(found, key=lambda sent: (sent.last_ms, sent.plan), default=None)
 
     def kept(self, block: Block, plan: str) -> Kept | None:
@@ -180,4 +188,4 @@ def _kept(value: bytes) -> Kept | None:
         return None
     if told.schema_version > SCHEMA or bits.bit_length() > BLOCK_LETTERS:
         return None
-    return Kept(bits, told.first_ms, told.last_ms)
+    return Kept(bits, told.first_ms, told.last_ms, told.discarded)

@@ -57,7 +57,10 @@ class Recorder:
             registry=self.registry,
         )
         self._open_letters = Gauge(
-            PREFIX + "dead_letters_open", "Letters that no redrive has sent, at most", ["topic"], registry=self.registry
+            PREFIX + "dead_letters_open",
+            "Letters that no redrive has sent or discarded, at most",
+            ["topic"],
+            registry=self.registry,
         )
         self._occurrences = Counter(
             PREFIX + "schedule_occurrences",

@@ -263,14 +263,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "letters go without their marks": Mutant(
         "operations/dead_letters/redrive_run.py",
-        "            self._write(parcels, marks, **self._sent_update(parcels, skipped, positions))",
-        "            self._write(parcels, [], **self._sent_update(parcels, skipped, positions))",
+        "            self._write(going, marks, **self._sent_update(parcels, skipped, positions))",
+        "            self._write(going, [], **self._sent_update(parcels, skipped, positions))",
         suite=REDRIVES,
     ),
     "what was redriven is redriven again": Mutant(
         "operations/dead_letters/redrive_run.py",
-        "if not self._plan.again and self._pen.sent(letter.place):",
-        "if False:",
+        "if not self._plan.again and (sent := self._pen.sent(letter.place)):",
+        "if (sent := None):",
         suite=REDRIVES,
     ),
     "a redrive takes any topic of the name": Mutant(
@@ -293,8 +293,20 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "marks name no topic": Mutant(
         "operations/dead_letters/redrive_run.py",
-        "self._plan.topic, self._plan.topic_id)\n        if not",
-        'self._plan.topic, "other")\n        if not',
+        "pen(plan.id, plan.topic, plan.topic_id, discards)",
+        'pen(plan.id, plan.topic, "other", discards)',
+        suite=REDRIVES,
+    ),
+    "what is to be discarded is sent": Mutant(
+        "operations/dead_letters/redrive_routing.py",
+        "if self._plan.action is Action.DISCARD:",
+        "if False:",
+        suite=REDRIVES,
+    ),
+    "letters that are not named are meant": Mutant(
+        "operations/dead_letters/redrive_plan.py",
+        "if self.letters and place.offset not in self.letters.get(place.partition, ()):",
+        "if False:",
         suite=REDRIVES,
     ),
     "another producer goes on whoever has taken over": Mutant(

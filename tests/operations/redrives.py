@@ -1,4 +1,6 @@
-"""Redrives: plans of several operators over the same dead letters, run by processes that die and are taken over."""
+"""Redrives: plans of several operators to send or discard the same dead letters, run by processes that die and are
+taken over.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +13,13 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import Headers, Place
+from sidecar.model.redrive_marks import block_of
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
+from sidecar.operations.dead_letters.redrive_context import RedriveContext
+from sidecar.operations.dead_letters.redrive_plan import Action, Governor, Redrive
 from sidecar.operations.dead_letters.redrive_routing import Ways
-from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
+from sidecar.operations.dead_letters.redrive_run import RedriveRun
 from sidecar.operations.dead_letters.redrives import Redrives, Topics, Wanted
 from sidecar.operations.dead_letters.returns import Found
 from sidecar.operations.jobs.job import State
@@ -81,6 +85,8 @@ class Letters:
     def __init__(self) -> None:
         self.generation = 0
         self.partitions: dict[int, list[DeadLetter | None]] = {}
+        self.taken: set[bytes] = set()  # by retention
+        self.of_id: dict[str, dict[int, list[DeadLetter | None]]] = {}  # also what is no more
         self.low: Counter[int] = Counter()
         self.make_anew()
 
@@ -90,7 +96,7 @@ class Letters:
 
     def make_anew(self) -> None:
         self.generation += 1
-        self.partitions = {partition: [] for partition in range(PARTITIONS)}
+        self.partitions = self.of_id[self.id] = {partition: [] for partition in range(PARTITIONS)}
         self.low.clear()
 
     def add(self, partition: int, reason: str, key: bytes) -> None:
@@ -228,7 +234,8 @@ class Operators:
         self.redriven = MemoryRedriven({TOPIC: self.letters.id})
         self.seen: Counter[str] = Counter()
         self.epochs: Counter[str] = Counter()
-        self.sent: list[tuple[str, bytes]] = []  # by which plan, and which letter
+        self.settled: list[tuple[str, bytes]] = []  # sent or discarded: by which plan, and which letter
+        self.unsure: Counter[str] = Counter()  # by plan: letters that were discarded, or taken before that
         self.patches = {
             "Consumer": lambda settings: Reader(self),
             "Returns": lambda *_: NoReturns(),
@@ -266,7 +273,14 @@ class Operators:
     def _plan(self) -> None:
         rng = self.rng
         selection = Selection(reason=rng.choice((None, "attempts_exhausted", "timeout")))
-        wanted = Wanted(TOPIC, selection, TARGET, NO_LIMIT, True, "me", rng.random() < 0.2)
+        action, named = rng.choice((Action.SEND, Action.SEND, Action.DISCARD)), dict[int, tuple[int, ...]]()
+        if rng.random() < 0.2:
+            some = rng.sample(list(self.letters.there()), 3)
+            named = {p: tuple(one.place.offset for one in some if one.place.partition == p) for p in range(PARTITIONS)}
+            self.seen["letters named"] += 1
+        target = TARGET if action is Action.SEND else None
+        again = rng.random() < 0.2
+        wanted = Wanted(TOPIC, selection, target, NO_LIMIT, True, "me", again, action, named)
         with suppress(JobRefused):
             self.redrives.plan(wanted)
 
@@ -275,7 +289,7 @@ class Operators:
 
     def _is_open(self, plan_id: str) -> bool:
         redrive = self._of(plan_id)
-        starts = redrive.state is State.PLANNED and redrive.progress.planned.sent > 0
+        starts = redrive.state is State.PLANNED and redrive.progress.planned.settled > 0
         return redrive.state.is_active or starts or redrive.state in (State.CANARIED, State.STOPPED)
 
     def _go_on(self, plan_id: str) -> None:
@@ -297,7 +311,7 @@ class Operators:
     def _attempt(self, redrive: Redrive, state: State | None, canary: int) -> None:
         shipping: Any = Pen(self, f"tickover.g.redrive.{redrive.plan.id}", alone=False)
         shipping.init()
-        asked, before = self._of(redrive.plan.id).aborted_by is not None, len(self.sent)
+        asked, before = self._of(redrive.plan.id).aborted_by is not None, len(self.settled)
         work = RedriveRun(self._of(redrive.plan.id), shipping, self._here())
         try:
             if state is not None:
@@ -305,7 +319,7 @@ class Operators:
             work.go_on()
         finally:
             work.close()
-        mine = [value for by, value in self.sent[before:] if by == redrive.plan.id]
+        mine = [value for by, value in self.settled[before:] if by == redrive.plan.id]
         assert not (asked and mine), f"{redrive.plan.id} sends {mine} after it was to be aborted"
 
     def _here(self) -> RedriveContext:
@@ -321,14 +335,35 @@ class Operators:
         before = self._of(plan_id)
         ended = before.progress.state in (State.DONE, State.ABORTED)
         assert not (ended and parcels), f"{plan_id} sends though it is {before.progress.state}"
-        for parcel in parcels:
-            self._check(before, parcel.letter)
-            self.sent.append((plan_id, parcel.letter.value))
+        marked = self._marked(before)
         for mark in marks:
             self.redriven.take(Record(self.redriven.end, mark.key, mark.value))
             self.redriven.end += 1
+        going = {one.value or b"": one for place, one in self._marked(before).items() if place not in marked}
+        assert not (ended and going), f"{plan_id} marks though it is {before.progress.state}"
+        if before.plan.action is Action.SEND:
+            sent = {one.letter.value for one in parcels}
+            assert going.keys() - self.letters.taken <= sent <= going.keys(), "marked is what is sent, and gaps"
+        else:  # of what retention has taken nobody knows whether it was discarded, or a gap by then
+            assert not parcels, f"{plan_id} sends what is to be discarded"
+            sent = going.keys() - self.letters.taken
+            self.unsure[plan_id] += len(going) - len(sent)
+        for value in sent:
+            self._check(before, going[value])
+            self.settled.append((plan_id, value))
+        self.seen[before.plan.action.value] += len(sent)
         read = type(progress).model_validate_json(progress.model_dump_json())
         self.plans.redrives[plan_id] = before.model_copy(update={"progress": read})
+
+    def _marked(self, redrive: Redrive) -> dict[Place, DeadLetter]:
+        """Letters that this plan has marked."""
+        plan, found = redrive.plan, dict[Place, DeadLetter]()
+        for partition, letters in self.letters.of_id[plan.topic_id].items():
+            kept = self.redriven.kept(block_of(plan.topic_id, Place(TOPIC, partition, 0)), plan.id)
+            assert kept is None or kept.discarded == (plan.action is Action.DISCARD), plan.id
+            there = [letter for letter in letters if letter is not None]
+            found |= {one.place: one for one in there if kept is not None and kept.bits >> one.place.offset & 1}
+        return found
 
     def _check(self, redrive: Redrive, letter: DeadLetter) -> None:
         plan, value = redrive.plan, letter.value or b""
@@ -336,9 +371,10 @@ class Operators:
         assert plan.topic_id == f"id {generation}", f"{value!r} is of another topic than {plan.topic_id}"
         assert any(one.partition == partition and one.start <= offset < one.end for one in plan.spans), value
         assert plan.selection.fits(letter), value
-        others = [by for by, one in self.sent if one == value]
-        assert plan.id not in others, f"{plan.id} sends {value!r} twice"
-        assert plan.again or not others, f"{plan.id} sends {value!r}, which {others} have sent"
+        assert not plan.letters or offset in plan.letters[partition], f"{value!r} is not named by {plan.letters}"
+        others = [by for by, one in self.settled if one == value]
+        assert plan.id not in others, f"{plan.id} sends or discards {value!r} twice"
+        assert plan.again or not others, f"{plan.id} sends or discards {value!r}, as {others} did"
 
     # --- what happens meanwhile -----------------------------------------------------------------------------------
 
@@ -376,7 +412,8 @@ class Operators:
         """Retention takes the first ones."""
         partition = self.rng.randrange(PARTITIONS)
         low, end = self.letters.bounds(TOPIC, partition)
-        self.letters.low[partition] = self.rng.randint(low, min(low + 3, end))
+        self.letters.low[partition] = now = self.rng.randint(low, min(low + 3, end))
+        self.letters.taken |= {one.value or b"" for one in self.letters.partitions[partition][low:now] if one}
         self.seen["retention"] += 1
 
     def _abort(self) -> None:
@@ -396,14 +433,15 @@ class Operators:
     # --- the verdict ----------------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        sent = {value for _, value in self.sent}
+        sent = {value for _, value in self.settled}
         for letter in self.letters.there():
             marked = self.redriven.find(self.letters.id, letter.place) is not None
             assert marked == (letter.value in sent), f"{letter.value!r}: marked {marked}"
         for plan_id, redrive in self.plans.redrives.items():
             progress = redrive.progress
-            mine = [value for by, value in self.sent if by == plan_id]
-            assert progress.tally.sent == len(mine), f"{plan_id} has sent {len(mine)}, and says {progress.tally}"
+            mine = [value for by, value in self.settled if by == plan_id]
+            more = progress.tally.settled - len(mine)
+            assert 0 <= more <= self.unsure[plan_id], f"{plan_id} has settled {len(mine)}, and says {progress.tally}"
             if redrive.state is State.DONE:
                 assert progress.tally.all >= progress.planned.all, (
                     f"told of nowhere: {progress.planned} {progress.tally}"
@@ -411,12 +449,13 @@ class Operators:
                 self._check_complete(redrive, sent)
 
     def _check_complete(self, redrive: Redrive, sent: set[bytes]) -> None:
-        """Each letter that is still there was sent by this redrive, or by another one, or can't be sent."""
+        """Each letter that is still there was sent or discarded, by this redrive or another one, or can't be sent."""
         plan = redrive.plan
         if plan.topic_id != self.letters.id:
             return
         spans = {span.partition: span for span in plan.spans}
         for letter in self.letters.there():
             span = spans[letter.place.partition]
-            if span.start <= letter.place.offset < span.end and plan.selection.fits(letter) and letter.key != POISON:
-                assert letter.value in sent, f"{plan.id} is done, and {letter.value!r} was never sent"
+            can_be = letter.key != POISON or plan.action is Action.DISCARD
+            if span.start <= letter.place.offset < span.end and plan.means(letter) and can_be:
+                assert letter.value in sent, f"{plan.id} is done, and {letter.value!r} was passed over"

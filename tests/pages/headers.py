@@ -45,6 +45,7 @@ MEANINGS: Final = {
     headers.JOB: "by which run of `pipeline schedule` or `pipeline redrive` it was sent: `job/run/slice`",
     headers.REDRIVE_PLAN: "the plan that sent it again",
     headers.REDRIVE_COUNT: "how often that was done",
+    headers.EDITED_BY: "who changed key, value or headers when it was sent again",
     headers.REDRIVE_SOURCE: "where the dead letter lay: `topic/partition/offset`",
 }
 READ: Final = headers.INSTRUCTIONS | headers.FAILURE | headers.COUNTED | {headers.ID, headers.ORIGIN}

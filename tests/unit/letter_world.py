@@ -72,9 +72,9 @@ class MemoryRedriven(RedrivenLog):
     def catch_up(self) -> None:
         """All that was written is known."""
 
-    def write(self, plan: str, places: Sequence[Place], now_ms: int = NOW_MS) -> None:
-        """A plan has sent these."""
-        pen = self.pen(plan, places[0].topic)
+    def write(self, plan: str, places: Sequence[Place], now_ms: int = NOW_MS, discards: bool = False) -> None:
+        """A plan has sent or discarded these."""
+        pen = self.pen(plan, places[0].topic, discards=discards)
         for record in pen.records(places, now_ms):
             self.take(Record(self.end, record.key, record.value))
             self.taken.append(record)

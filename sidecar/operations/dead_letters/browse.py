@@ -26,7 +26,7 @@ from sidecar.operations.dead_letters.masking import Masking
 
 GROUPS_MAX: Final = 1_000
 PAGE_BYTES_MAX: Final = 512 * 1_024  # of what its letters show: from there on another page goes on
-Find = Callable[[Place], Sent | None]  # who sent a letter again; None: it is open
+Find = Callable[[Place], Sent | None]  # who sent a letter again or discarded it; None: it is open
 CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behind
 THREADS: Final = 2  # for the API: long scans hold up nobody else
 WAITING_MAX: Final = 16
@@ -42,8 +42,8 @@ class Limits(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Filter of a search for letters. `only_open`: without the letters that were sent again; `whole`: key, value and
-    headers are to be shown, too.
+    """Filter of a search for letters. `only_open`: without those that were sent again or discarded; `whole`: key, value
+    and headers are to be shown, too.
     """
 
     selection: Selection
@@ -52,7 +52,7 @@ class Look(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """One letter, and what became of it: by whom it was sent again, and where it came back to.
+    """One letter, and what became of it: by whom it was sent again or discarded, and where it came back to.
 
     `is_whole`: all that came since was looked at.
     """
@@ -72,7 +72,7 @@ class Page:
     """Letters found for one page. `following` None: the end; `remaining` records from there on, at most."""
 
     letters: list[DeadLetter] = field(default_factory=list)
-    redriven: dict[Place, Sent] = field(default_factory=dict)  # of these letters
+    redriven: dict[Place, Sent] = field(default_factory=dict)  # of these letters, and who discarded one
     following: Place | None = None
     scanned: int = 0
     remaining: int = 0
@@ -91,7 +91,16 @@ class Group:
     first_ms: int
     last_ms: int
     example: Place
-    redriven: int
+    redriven: int = 0
+    discarded: int = 0
+
+    def add(self, letter: DeadLetter, sent: Sent | None) -> None:
+        """One letter more, and who has sent or discarded it."""
+        self.count += 1
+        self.redriven += sent is not None and not sent.discarded
+        self.discarded += sent is not None and sent.discarded
+        self.first_ms = min(self.first_ms, letter.timestamp_ms)
+        self.last_ms = max(self.last_ms, letter.timestamp_ms)
 
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
@@ -103,7 +112,8 @@ class Group:
             "fingerprint": self.fingerprint,
             "count": self.count,
             "redriven": self.redriven,
-            "open": self.count - self.redriven,
+            "discarded": self.discarded,
+            "open": self.count - self.redriven - self.discarded,
             "first_seen": self.first_ms,
             "last_seen": self.last_ms,
             "example": str(self.example),
@@ -159,17 +169,13 @@ class Browser:
             key = (letter.place.topic, letter.reason, letter.fingerprint)
             group = found.get(key)
             if group is None:
-                found[key] = Group(
+                group = found[key] = Group(
                     letter.place.topic, letter.reason, letter.error_class, self._masking.group_name(letter), key[2],
-                    1, letter.timestamp_ms, letter.timestamp_ms, letter.place, int(sent is not None),
+                    0, letter.timestamp_ms, letter.timestamp_ms, letter.place,
                 )  # fmt: skip
-                if len(found) == GROUPS_MAX:
-                    break
-                continue
-            group.count += 1
-            group.redriven += sent is not None
-            group.first_ms = min(group.first_ms, letter.timestamp_ms)
-            group.last_ms = max(group.last_ms, letter.timestamp_ms)
+            group.add(letter, sent)
+            if len(found) == GROUPS_MAX:
+                break
         return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.fingerprint)), page
 
     def one(self, place: Place) -> Shown | None:
@@ -178,7 +184,9 @@ class Browser:
         if letter is None:
             return None
         sent = self._sent(place)
-        return Shown(letter, None, None, True) if sent is None else Shown(letter, sent, *self._come_back(place, sent))
+        if sent is None or sent.discarded:
+            return Shown(letter, sent, None, True)
+        return Shown(letter, sent, *self._come_back(place, sent))
 
     def _come_back(self, place: Place, sent: Sent) -> tuple[Place | None, bool]:
         """Where a letter that was sent again lies now, if it failed again and its consumer forwards headers."""
@@ -293,7 +301,7 @@ class Reading:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def open_letters(self) -> dict[str, int]:
-        """By topic: how many letters no redrive has sent, at most (`RedrivenLog.open`). Blocks."""
+        """By topic: how many letters no plan has sent or discarded, at most (`RedrivenLog.open`). Blocks."""
         with closing(self._open_log()) as log:
             partitions = log.topics()
             topics = self.chosen(log, ())

@@ -13,6 +13,7 @@ from policies.headers import (
     ATTEMPT,
     BY_REFERENCE,
     DETAIL,
+    EDITED_BY,
     ERROR_CLASS,
     ERROR_MESSAGE,
     FIRST_FAILURE,
@@ -22,6 +23,7 @@ from policies.headers import (
     REASON,
     REDRIVE_COUNT,
     REDRIVE_PLAN,
+    REDRIVE_SOURCE,
     SOURCE,
 )
 from sidecar.model.fingerprint import fingerprint
@@ -109,6 +111,8 @@ class DeadLetter(NamedTuple):
             "source": self.text(SOURCE)[:TEXT_LENGTH_MAX] or None,
             "id": self.text(ID)[:TEXT_LENGTH_MAX] or None,
             "redrives": self.redrives,
+            "redriven_from": self.text(REDRIVE_SOURCE)[:TEXT_LENGTH_MAX] or None,
+            "edited_by": self.text(EDITED_BY)[:TEXT_LENGTH_MAX] or None,
             "plan": self.text(REDRIVE_PLAN)[:TEXT_LENGTH_MAX] or None,
             "key_bytes": None if self.key is None else len(self.key),
             "value_bytes": None if self.value is None else len(self.value),

@@ -21,6 +21,7 @@ from policies.headers import (
     DELIVER_AT,
     DETAIL,
     DUE,
+    EDITED_BY,
     ERROR_MESSAGE,
     EXPIRES_AT,
     FIRST_FAILURE,
@@ -49,8 +50,8 @@ DEPTH_MAX: Final = 50
 # Headers that no rule masks: positions, times, reasons. Anybody may invent others that begin like them, and what stands
 # in an id or an error is the user's.
 OWN_WORDS: Final = frozenset({
-    ACTION, ATTEMPT, CHANGE, DELAY, DELIVER_AT, DETAIL, DUE, EXPIRES_AT, FIRST_FAILURE, IF_OFFSET, JOB, ORIGIN, POLICY,
-    REASON, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE, SPREAD, TARGET, TARGET_PARTITION,
+    ACTION, ATTEMPT, CHANGE, DELAY, DELIVER_AT, DETAIL, DUE, EDITED_BY, EXPIRES_AT, FIRST_FAILURE, IF_OFFSET, JOB,
+    ORIGIN, POLICY, REASON, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE, SPREAD, TARGET, TARGET_PARTITION,
 })  # fmt: skip
 
 
@@ -107,8 +108,8 @@ class Masking:
         if len(data) > SHOWN_BYTES_MAX or not isinstance(_text(data), str):
             return False
         try:
-            json.loads(data, object_pairs_hook=_unambiguous)
-        except _Ambiguous:
+            json.loads(data, object_pairs_hook=unambiguous)
+        except Ambiguous:
             return False  # of two values of one name only the last is compared with the rules
         except (ValueError, RecursionError):
             pass
@@ -153,13 +154,14 @@ class Masking:
 _OPEN: Final = Masking(())
 
 
-class _Ambiguous(Exception):
+class Ambiguous(ValueError):
     """A JSON object has a name twice."""
 
 
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of these. Raises Ambiguous."""
     if len(document := dict(pairs)) != len(pairs):
-        raise _Ambiguous
+        raise Ambiguous("a name stands twice in an object")
     return document
 
 

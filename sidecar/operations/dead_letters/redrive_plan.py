@@ -11,20 +11,33 @@ two that choose at the same moment at least one sees the other's turn. A turn is
 redrive of a dead process has it, too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
+from sidecar.model.record import Place
 from sidecar.model.times import with_times
-from sidecar.operations.dead_letters.dead_letter import Selection
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
+from sidecar.operations.dead_letters.edit import Edit
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+# Of a plan that says no more than programs of before understand. They pass over newer ones: to them a plan to discard
+# would be one to send.
+PLAIN_SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
 TARGETS_MAX: Final = 200  # of different targets in one plan
 CHOOSING: Final = 0  # in place of a turn
 SENDING: Final = (State.CANARY, State.RUNNING)  # what a progress says until nothing more is sent
+
+
+class Action(StrEnum):
+    """Fate of the letters of a plan."""
+
+    SEND = "send"
+    DISCARD = "discard"  # settled by a person: nothing is sent
 
 
 class Governor(BaseModel):
@@ -37,6 +50,9 @@ class Governor(BaseModel):
     watch_ms: Annotated[int, Field(ge=0)]  # after its last letter a leg waits so long for what fails again
 
 
+AT_ONCE: Final = Governor(rate=0, ramp_ms=0, stop_share=1, watch_ms=0)  # where nothing is sent
+
+
 class Span(BaseModel):
     """Letters of one partition: from `start` to before `end`."""
 
@@ -47,11 +63,12 @@ class Span(BaseModel):
 
 
 class Plan(PlanHead):
-    """A plan to send letters again. `spans` pin the ends: what comes later is not meant. Nor are these offsets of
-    another topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of older versions.
+    """A plan to send letters again, or to discard them. `spans` pin the ends: what comes later is not meant. Nor are
+    these offsets of another topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of
+    older versions. `letters`, offsets by partition: no others are meant.
     """
 
-    schema_version: int = SCHEMA
+    schema_version: int = PLAIN_SCHEMA
     topic: str
     topic_id: str = ""
     selection: Selection
@@ -59,33 +76,66 @@ class Plan(PlanHead):
     spans: tuple[Span, ...]
     governor: Governor
     again: bool = False  # also letters that some plan has sent
+    action: Action = Action.SEND
+    letters: Mapping[int, tuple[int, ...]] = Field(default_factory=dict)  # empty: all that fit
+    edit: Edit | None = None
+
+    @property
+    def reads(self) -> tuple[Span, ...]:
+        """Spans in which its letters are."""
+        if not self.letters:
+            return self.spans
+        found = ((span, self.letters.get(span.partition, ())) for span in self.spans)
+        return tuple(Span(partition=one.partition, start=min(at), end=max(at) + 1) for one, at in found if at)
+
+    def means(self, letter: DeadLetter) -> bool:
+        """Whether it is one of its letters."""
+        place = letter.place
+        if self.letters and place.offset not in self.letters.get(place.partition, ()):
+            return False
+        return self.selection.fits(letter)
+
+    def may_share(self, other: "Plan") -> bool:
+        """Whether a letter may be meant by both; False: none can."""
+        if self.topic != other.topic or not self.selection.may_share(other.selection):
+            return False
+        if not self.letters or not other.letters:
+            return True
+        return any(set(at) & set(other.letters.get(partition, ())) for partition, at in self.letters.items())
 
 
 class Tally(BaseModel):
-    """Letters by where they went, or why they didn't."""
+    """Letters by where they went, or why they didn't; and how many were discarded."""
 
     model_config = MODEL
     targets: dict[str, int] = {}
     skipped: dict[str, int] = {}
+    discarded: int = 0
 
     @property
     def sent(self) -> int:
         return sum(self.targets.values())
 
     @property
+    def settled(self) -> int:
+        """Letters that were sent or discarded."""
+        return self.sent + self.discarded
+
+    @property
     def all(self) -> int:
-        """Letters that fit, sent or not."""
-        return self.sent + sum(self.skipped.values())
+        """Letters that fit, whatever became of them."""
+        return self.settled + sum(self.skipped.values())
 
     def plus(self, other: "Tally") -> "Tally":
         """Sum of this tally and another."""
-        return Tally(targets=summed(self.targets, other.targets), skipped=summed(self.skipped, other.skipped))
+        targets, skipped = summed(self.targets, other.targets), summed(self.skipped, other.skipped)
+        return Tally(targets=targets, skipped=skipped, discarded=self.discarded + other.discarded)
 
 
 class Progress(ProgressHead):
     """How far a redrive has come."""
 
-    schema_version: int = SCHEMA
+    schema_version: int = PLAIN_SCHEMA
     leg: int = 0
     left: int = 0  # letters that the canary may still send
     turn: int = 0  # of the leg: when it may send (0: it chooses)
@@ -110,25 +160,29 @@ class Redrive(Job[Plan, Progress]):
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
         plan, progress = self.plan, self.progress
-        ends = sum(span.end - span.start for span in plan.spans)
+        ends = sum(span.end - span.start for span in plan.reads)
         places = progress.scanned if progress.state is State.PLANNING else progress.positions
-        left = sum(max(span.end - max(places.get(span.partition, 0), span.start), 0) for span in plan.spans)
+        left = sum(max(span.end - max(places.get(span.partition, 0), span.start), 0) for span in plan.reads)
         return {
             **self.document_head(),
+            "action": plan.action,
             "topic": plan.topic,
+            "letters": [str(Place(plan.topic, p, offset)) for p, at in sorted(plan.letters.items()) for offset in at],
+            "edit": None if plan.edit is None else plan.edit.document(),
             "filter": with_times(plan.selection.model_dump(exclude_none=True), "since", "until"),
             "target": plan.target,
             "again": plan.again,
             **self.document_owner(),
             "limits": plan.governor.model_dump(),
             "planned": {
-                "letters": progress.planned.sent,
+                "letters": progress.planned.settled,
                 "targets": progress.planned.targets,
                 "skipped": progress.planned.skipped,
                 "sample": progress.sample,
             },
             "leg": progress.leg,
             "sent": progress.tally.sent,
+            "discarded": progress.tally.discarded,
             "targets": progress.tally.targets,
             "skipped": progress.tally.skipped,
             "failed_again": progress.failed_again,
@@ -143,8 +197,7 @@ def rivals(mine: Redrive, others: Iterable[Redrive]) -> Iterator[Redrive]:
     """Other redrives that send letters now, and may mean one that `mine` means, too."""
     plan = mine.plan
     for one in others:
-        is_another = one.plan.id != plan.id and one.plan.topic == plan.topic
-        if is_another and one.progress.state in SENDING and plan.selection.may_share(one.plan.selection):
+        if one.plan.id != plan.id and one.progress.state in SENDING and plan.may_share(one.plan):
             yield one
 
 

@@ -31,7 +31,8 @@ from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
-from sidecar.operations.dead_letters.redrive_plan import TARGETS_MAX, Redrive
+from sidecar.operations.dead_letters.edit import NotEditable
+from sidecar.operations.dead_letters.redrive_plan import TARGETS_MAX, Action, Redrive
 
 # Why a letter is passed over, beside the reasons of `policies.decision`. What is not in the filter isn't counted.
 NO_TARGET: Final = "no_target"
@@ -40,6 +41,8 @@ NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
 REDRIVEN: Final = "redriven"  # some plan has sent it
 TOO_MANY_TARGETS: Final = "too_many_targets"
+DISCARDED: Final = "discarded"  # some plan has discarded it
+NOT_EDITABLE: Final = "not_editable"  # its value is no JSON object that the plan's patch fits exactly
 DELETED: Final = "deleted"  # it was counted, and retention took it before it could be sent
 
 CACHED_MAX: Final = 1_024
@@ -106,7 +109,7 @@ def _by_names(letter: DeadLetter, source: str) -> str | None:
 
 
 class RoutedLetter(NamedTuple):
-    """A letter on its way."""
+    """A letter on its way; without a target it is discarded."""
 
     letter: DeadLetter
     target: str
@@ -152,6 +155,18 @@ class Sorting:
         self._loops_max = loops_max
         self._targets: dict[tuple[str, str, bool], str | None] = {}
         self._seen = {*redrive.progress.planned.targets, *redrive.progress.tally.targets}
+
+    def fate(self, letter: DeadLetter, leg: str) -> RoutedLetter | str:
+        """The letter as it is sent or discarded, or why it is passed over."""
+        if self._plan.action is Action.DISCARD:
+            return RoutedLetter(letter, "", [])
+        if self._plan.edit is not None and letter.headers is not None:
+            try:
+                letter = self._plan.edit.applied(letter, self._plan.author)
+            except NotEditable:
+                return NOT_EDITABLE
+        target, why_not = self.target(letter)
+        return why_not or self.parcel(letter, target, leg)
 
     def gone(self, targets: Iterable[str]) -> list[str]:
         """Planned targets that are no more, sorted."""

@@ -5,9 +5,8 @@ any time: the next attempt begins at the progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import TopicPartition
@@ -19,16 +18,16 @@ from sidecar.kafka.topic_follower import ANSWER_S, position_after
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.dead_letter_log import (
-    LetterLog,
     LettersGone,
-    TopicId,
     check_letters,
     check_topic,
     shorter,
 )
+from sidecar.operations.dead_letters.redrive_context import RedriveContext
 from sidecar.operations.dead_letters.redrive_plan import (
     CHOOSING,
     SAMPLE_MAX,
+    Action,
     Plan,
     Progress,
     Redrive,
@@ -38,15 +37,14 @@ from sidecar.operations.dead_letters.redrive_plan import (
 )
 from sidecar.operations.dead_letters.redrive_routing import (
     DELETED,
+    DISCARDED,
     REDRIVEN,
     RoutedLetter,
     Sorting,
-    Versions,
-    Ways,
 )
-from sidecar.operations.dead_letters.redriven_log import PlanMarks, RedrivenLog
+from sidecar.operations.dead_letters.redriven_log import PlanMarks
 from sidecar.operations.dead_letters.returns import Returns
-from sidecar.operations.jobs.job import JobLog, State
+from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.pace import Pace, must_stop
 from sidecar.operations.jobs.transactional_sender import (
     Refused,
@@ -61,25 +59,6 @@ CAUTIOUS_MAX: Final = 50  # letters in a transaction, while those that Kafka ref
 READ_WAIT_S: Final = 0.1
 HEARTBEAT_S: Final = 3.0
 PAUSE_S: Final = 0.02  # while the pace allows nothing
-
-
-@dataclass(frozen=True, slots=True)
-class RedriveContext:
-    """Parts of the process that a leg works with."""
-
-    client: Mapping[str, Any]
-    log: JobLog[Redrive]
-    redriven: RedrivenLog
-    versions: Versions
-    partitions: Callable[[], Mapping[str, int]]  # of all topics; raises LettersUnavailable
-    open_log: Callable[[], LetterLog]
-    topic_id: TopicId
-    owner: str
-    group: str
-    ways: Callable[[Iterable[str]], Ways]  # among the topics that there are
-    loops_max: int
-    monotonic_s: Callable[[], float]
-    wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
 
 
 class RedriveRun:
@@ -98,10 +77,10 @@ class RedriveRun:
         self._pen: PlanMarks  # of this attempt, once it begins to read
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
         self._too_large: set[Place] = set()
-        self._starts = {span.partition: span.start for span in redrive.plan.spans}
-        self._ends = {span.partition: span.end for span in redrive.plan.spans}
+        self._starts = {span.partition: span.start for span in redrive.plan.reads}
+        self._ends = {span.partition: span.end for span in redrive.plan.reads}
         places = self._progress.scanned if self._is_planning else self._progress.positions
-        self._read = {span.partition: max(places.get(span.partition, 0), span.start) for span in redrive.plan.spans}
+        self._read = {span.partition: max(places.get(span.partition, 0), span.start) for span in redrive.plan.reads}
         self._consumer = Consumer(reader_settings(here.client, f"{here.group}.redrive"))
         self._returns = Returns(here.client, here.group, redrive.plan, self._progress)
         self._written_s = here.monotonic_s()
@@ -138,7 +117,8 @@ class RedriveRun:
             self._write([], state=State.STOPPED if may_return else State.ABORTED, reason=str(gone))
 
     def _take_turns(self) -> None:
-        self._pen = self._here.redriven.pen(self._plan.id, self._plan.topic, self._plan.topic_id)
+        plan, discards = self._plan, self._plan.action is Action.DISCARD
+        self._pen = self._here.redriven.pen(plan.id, plan.topic, plan.topic_id, discards)
         if not self._is_planning and (gone := self._sorting.gone(self._progress.planned.targets)):
             self._write([], state=State.STOPPED, reason=f"target gone: {', '.join(gone)}")
             return
@@ -285,18 +265,16 @@ class RedriveRun:
             looked.append(letter)
             self._advance(positions, letter.place.partition, letter.place.offset)
             positions[letter.place.partition] = letter.place.offset + 1
-            if not self._plan.selection.fits(letter):
+            if not self._plan.means(letter):
                 continue
-            if not self._plan.again and self._pen.sent(letter.place):
-                skipped[REDRIVEN] += 1
+            if not self._plan.again and (sent := self._pen.sent(letter.place)):
+                skipped[DISCARDED if sent.discarded else REDRIVEN] += 1
                 continue
-            target, why_not = self._sorting.target(letter)
-            if why_not or letter.place in self._too_large:
-                skipped[why_not or TOO_LARGE] += 1
-            elif self._is_planning:
-                parcels.append(RoutedLetter(letter, target, []))
+            fate = self._sorting.fate(letter, leg)
+            if isinstance(fate, str) or letter.place in self._too_large:
+                skipped[fate if isinstance(fate, str) else TOO_LARGE] += 1
             else:
-                parcels.append(self._sorting.parcel(letter, target, leg))
+                parcels.append(fate)
         if not self._waiting:  # all that was read was looked at, and gaps have no letters
             for partition, at in self._read.items():
                 self._advance(positions, partition, min(at, self._ends[partition]))
@@ -316,12 +294,16 @@ class RedriveRun:
         positions[partition] = place
 
     def _count(self, parcels: list[RoutedLetter], skipped: Counter[str], positions: dict[int, int]) -> None:
-        counted = Tally(targets=Counter(parcel.target for parcel in parcels), skipped=dict(skipped))
         room = SAMPLE_MAX - len(self._progress.sample)
         sample = (*self._progress.sample, *(str(parcel.letter.place) for parcel in parcels[:room]))
-        planned = self._progress.planned.plus(counted)
+        planned = self._progress.planned.plus(self._counted(parcels, skipped))
         update = {"planned": planned, "sample": sample, "scanned": positions}
         self._progress = self._progress.model_copy(update=update)
+
+    def _counted(self, parcels: list[RoutedLetter], skipped: Counter[str]) -> Tally:
+        if self._plan.action is Action.DISCARD:
+            return Tally(discarded=len(parcels), skipped=dict(skipped))
+        return Tally(targets=Counter(parcel.target for parcel in parcels), skipped=dict(skipped))
 
     def _send(
         self, parcels: list[RoutedLetter], looked: list[DeadLetter], skipped: Counter[str], positions: dict[int, int]
@@ -329,9 +311,10 @@ class RedriveRun:
         """One transaction; how many letters were sent. If Kafka refuses some, nothing was: all wait again, and go few
         at a time, each record in a batch of its own, until the guilty are known.
         """
+        going = [parcel for parcel in parcels if parcel.target]
         try:
             marks = self._pen.records([parcel.letter.place for parcel in parcels], self._here.log.now_ms())
-            self._write(parcels, marks, **self._sent_update(parcels, skipped, positions))
+            self._write(going, marks, **self._sent_update(parcels, skipped, positions))
         except Refused as refused:
             self._waiting.extendleft(reversed(looked))
             if self.shipping.alone:
@@ -346,7 +329,7 @@ class RedriveRun:
             self._write([], state=State.STOPPED, reason=f"a target refuses: {error}")
             return 0
         self._pen.written()
-        self._returns.expect(parcels)
+        self._returns.expect(going)
         if self.shipping.alone:
             self._suspects = max(self._suspects - len(looked), 0)
             if not self._suspects:
@@ -357,11 +340,10 @@ class RedriveRun:
     def _sent_update(
         self, going: list[RoutedLetter], skipped: Counter[str], positions: dict[int, int]
     ) -> dict[str, Any]:
-        targets = Counter(parcel.target for parcel in going)
         left = self._progress.left - len(going) if self._progress.state is State.CANARY else 0
         return {
             "positions": positions,
-            "tally": self._progress.tally.plus(Tally(targets=targets, skipped=dict(skipped))),
+            "tally": self._progress.tally.plus(self._counted(going, skipped)),
             "leg_sent": self._progress.leg_sent + len(going),
             "left": left,
         }

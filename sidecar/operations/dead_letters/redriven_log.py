@@ -51,7 +51,7 @@ class RedrivenLog:
         ids = self._ids_of(topics)
         return lambda place: self.find(ids.get(place.topic, ""), place)
 
-    def pen(self, plan_id: str, topic: str, topic_id: str = "") -> "PlanMarks":
+    def pen(self, plan_id: str, topic: str, topic_id: str = "", discards: bool = False) -> "PlanMarks":
         """Marks of a plan, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.
 
         Raises LettersUnavailable, also while nobody knows which topic it is: under no id or another one the next plan
@@ -61,16 +61,16 @@ class RedrivenLog:
         known = topic_id or self._ids_of([topic]).get(topic)
         if known is None:
             raise LettersUnavailable(f"no broker knows the topic {topic}")
-        return PlanMarks(self, plan_id, topic, known)
+        return PlanMarks(self, plan_id, topic, known, discards)
 
     def find(self, topic_id: str, place: Place) -> Sent | None:
-        """Plan that sent this letter last, and its times; None: the letter is open."""
+        """Plan that sent or discarded this letter last, and its times; None: the letter is open."""
         with self._changed:
             return self._marks.find(topic_id, place)
 
     def open(self, bounds: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, int]:
-        """By topic: how many letters no redrive has sent, at most, where `bounds` are the first offset and the end of
-        each partition. An offset without a letter counts until a redrive has passed it. Raises LettersUnavailable.
+        """By topic: how many letters no plan has sent or discarded, at most. `bounds` are the first offset and the end
+        of each partition. An offset without a letter counts until a plan has passed it. Raises LettersUnavailable.
         """
         if not self._is_read:
             self.catch_up()
@@ -112,17 +112,18 @@ class RedrivenLog:
 class PlanMarks:
     """The records of one plan. Its owner alone writes them, and knows them before they are read back."""
 
-    def __init__(self, log: RedrivenLog, plan_id: str, topic: str, topic_id: str) -> None:
+    def __init__(self, log: RedrivenLog, plan_id: str, topic: str, topic_id: str, discards: bool) -> None:
         self._log = log
         self._plan = plan_id
         self._topic = topic
         self._id = topic_id
+        self._discards = discards
         self._own: dict[Block, Kept] = {}
         self._going: dict[Block, Kept] = {}
         self._gaps: list[Place] = []
 
     def sent(self, place: Place) -> Sent | None:
-        """By which plan it was sent; None: it is open."""
+        """By which plan it was sent or discarded; None: it is open."""
         return self._log.find(self._id, place)
 
     def note_gap(self, partition: int, start: int, end: int) -> None:
@@ -150,7 +151,7 @@ class PlanMarks:
         return [self._record(key, None) for key in self._log.stale(self._id, self._topic, starts)]
 
     def _before(self, block: Block, now_ms: int) -> Kept:
-        return self._own.get(block) or self._log.kept(block, self._plan) or Kept(0, now_ms, now_ms)
+        return self._own.get(block) or self._log.kept(block, self._plan) or Kept(0, now_ms, now_ms, self._discards)
 
     def _record(self, key: bytes, value: bytes | None) -> OutgoingRecord:
         return OutgoingRecord(self._log.topic, key, value, partition=PARTITION)

@@ -1,14 +1,24 @@
 """Redrives as the API asks for them: plan, canary, run, abort. The work is in `redrive_run.py`, in a thread each."""
 
 import secrets
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
 from sidecar.model.reserved_topics import INTERNAL_PREFIX
 from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog, LettersGone, TopicId, check_letters
-from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Redrive, Span, rivals
+from sidecar.operations.dead_letters.edit import Edit
+from sidecar.operations.dead_letters.redrive_plan import (
+    PLAIN_SCHEMA,
+    SCHEMA,
+    Action,
+    Governor,
+    Plan,
+    Redrive,
+    Span,
+    rivals,
+)
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
@@ -23,6 +33,9 @@ class Wanted(NamedTuple):
     confirm_all: bool
     author: str
     again: bool = False
+    action: Action = Action.SEND
+    letters: Mapping[int, tuple[int, ...]] = {}
+    edit: Edit | None = None
 
 
 class Topics(NamedTuple):
@@ -62,7 +75,7 @@ class Redrives:
 
     def plan(self, wanted: Wanted) -> Redrive:
         """Pin the letters that are there now, and begin to count them."""
-        if wanted.selection.is_everything and not wanted.confirm_all:
+        if wanted.selection.is_everything and not wanted.letters and not wanted.confirm_all:
             detail = 'The filter matches every dead letter of the topic; say "confirm_all": true if that is meant.'
             raise JobRefused("confirmation-needed", detail)
         with closing(self._open_log()) as letters:
@@ -71,7 +84,10 @@ class Redrives:
             self._check_target(wanted, partitions, letters)
             topic_id = self._topics.id(wanted.topic)  # before its ends: it is looked at again before anything is sent
             spans = tuple(self._span(letters, wanted, partition) for partition in range(partitions[wanted.topic]))
+        _check_letters_there(wanted, spans)
+        is_plain = wanted.action is Action.SEND and not wanted.letters and wanted.edit is None
         plan = Plan(
+            schema_version=PLAIN_SCHEMA if is_plain else SCHEMA,
             id=secrets.token_hex(6),
             author=wanted.author,
             created_ms=self.crew.jobs.now_ms(),
@@ -82,6 +98,9 @@ class Redrives:
             spans=spans,
             governor=wanted.governor,
             again=wanted.again,
+            action=wanted.action,
+            letters=wanted.letters,
+            edit=wanted.edit,
         )
         return self.crew.plan(plan)
 
@@ -120,9 +139,10 @@ class Redrives:
     def _start(self, plan_id: str, state: State, count: int) -> Redrive:
         redrive = self.crew.startable(plan_id)
         progress = redrive.progress
-        if progress.planned.sent == 0:
+        if progress.planned.settled == 0:
             detail = (
-                'No letter of this plan can be sent: see what it skips; "again": true means those redriven before, too.'
+                "No letter of this plan can be sent or discarded: see what it skips; "
+                '"again": true means those redriven or discarded before, too.'
             )
             raise JobRefused("nothing-to-redrive", detail)
         for rival in rivals(redrive, self.crew.jobs.all().values()):
@@ -138,3 +158,14 @@ class Redrives:
             raise JobRefused("target-gone", f"Planned targets are gone: {', '.join(gone)}.")
         self.crew.begin(plan_id, self._leg(plan_id, state, count))
         return self.get(plan_id)
+
+
+def _check_letters_there(wanted: Wanted, spans: Sequence[Span]) -> None:
+    """Raises JobRefused where a letter that is named isn't there, or no more."""
+    there = {span.partition: span for span in spans}
+    for partition, offsets in wanted.letters.items():
+        span = there.get(partition)
+        for offset in offsets:
+            if span is None or not span.start <= offset < span.end:
+                place = f"{wanted.topic}/{partition}/{offset}"
+                raise JobRefused("letters-gone", f"There is no record at {place} that fits, or none any more.")

@@ -13,9 +13,10 @@ from sidecar.kafka.topics import TopicIds, source_topics
 from sidecar.operations.dead_letters.browse import Limits, Reading, Rules, letter_topics
 from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, LetterLog
 from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.redrive_context import RedriveContext
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Redrive
 from sidecar.operations.dead_letters.redrive_routing import Ways
-from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
+from sidecar.operations.dead_letters.redrive_run import RedriveRun
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
 from sidecar.operations.jobs.job import JobLog, State

@@ -203,6 +203,7 @@ LETTERS: dict[str, Any] = {
     "reason": "expired", "fingerprint": "0" * 16, "error_class": "X", "policy": "orders", "since": 1, "until": 2,
 }  # fmt: skip
 LIMITS: dict[str, Any] = {"target": "orders", "rate": 1, "ramp": "1s", "stop_share": 0.5, "watch": "1s"}
+NAMED: dict[str, Any] = {"topic": "orders-dlq", "letters": ["orders-dlq/0/0"]}
 WHOLE_RECORD: dict[str, Any] = {**RECORD, "partition": 1, "offset": 2, "timestamp": 3, "key": "k", "value": "v"}
 MORE: dict[str, Any] = {
     "source": "reminders",
@@ -226,6 +227,9 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
     ("POST", "/v1/schedules/tick/rewind", {"to": 100_000_000_000}),
     ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": LETTERS, **LIMITS, "confirm_all": True, "again": True}),
+    ("POST", "/v1/redrives", {**NAMED, "edit": {"merge": {"amount": 3}, "key": "k", "headers": {"h": "x"}}}),
+    ("POST", "/v1/redrives", {**NAMED, "edit": {"value": "v"}}),
+    ("POST", "/v1/redrives", {**NAMED, "action": "discard"}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),
     ("POST", "/v1/changes", {"action": "cancel", "filter": HELD, "rate": 1, "confirm_all": True}),
     *(

@@ -1,7 +1,10 @@
 """`tickover redrive` against the real REST interface over plans and legs in memory."""
 
+from pathlib import Path
+
 import pytest
 
+from sidecar.operations.dead_letters.edit import Edit
 from sidecar.operations.jobs.job import State
 from tests.unit.cli.test_cli_rest import Terminal, tickover
 from tests.unit.letter_world import dead
@@ -49,6 +52,27 @@ def test_a_redrive_that_stops_by_itself_is_a_failure(tickover: Terminal) -> None
     result = tickover("redrive", "run", id)
     assert result.exit_code == 1
     assert "stopped: 3 of 9 failed again" in result.stderr
+
+
+def test_letters_that_are_named_and_discarded(tickover: Terminal) -> None:
+    plan(tickover)
+    named = ["--letter", "orders-dlq/0/0", "--discard"]
+    document = tickover.data("redrive", "plan", "--topic", "orders-dlq", *named)
+    assert (document["action"], document["letters"]) == ("discard", ["orders-dlq/0/0"])
+    assert "discard" in tickover("redrive", "status").stdout
+
+
+def test_an_edit_comes_from_a_file(tickover: Terminal, tmp_path: Path) -> None:
+    edit = tmp_path / "edit.json"
+    edit.write_text('{"merge": {"amount": 3}, "headers": {"draft": null}}', encoding="utf-8")
+    id = plan(tickover, "--edit", str(edit))
+    kept = tickover.there.redriving.plans.all()[id].plan.edit
+    assert kept == Edit(merge={"amount": 3}, headers={"draft": None})
+    refused = ("{", 2, "--edit"), ("[]", 2, "JSON object"), ('{"merge": {"a": "***"}}', 1, "masked")
+    for text, status, says in refused:
+        edit.write_text(text, encoding="utf-8")
+        result = tickover("redrive", "plan", "--topic", "orders-dlq", "--all", "--edit", str(edit))
+        assert (result.exit_code, says in result.stderr) == (status, True), result.stderr
 
 
 def test_abort(tickover: Terminal) -> None:

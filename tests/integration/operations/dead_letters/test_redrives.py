@@ -157,6 +157,55 @@ def test_what_a_redriven_record_carries(bench: Bench) -> None:
     ]
 
 
+def test_an_edited_copy_is_sent_and_the_letter_stays_as_it_is(bench: Bench) -> None:
+    bench.letters("edited", 2, partitions=1)
+    dead, value = bench.site.name("edited-dlq"), b'{"amount": -3, "card": "4711"}'
+    bench.send(dead, [(b"k", value, bench.headers(2), 0, 0)])
+    edit = {"merge": {"amount": 3}, "headers": {"mine": "2", "new": "n"}}
+    plan = bench.plan("edited", letters=[f"{dead}/0/1", f"{dead}/0/2"], edit=edit)
+    planned = bench.state(plan)["planned"]
+    assert (planned["letters"], planned["skipped"]) == (1, {"not_editable": 1})
+    bench.run(plan)
+    bench.until(plan, "done")
+    [message] = bench.site.kafka.read_all(bench.site.name("edited"))
+    assert message.value() == b'{"amount":3,"card":"4711"}'
+    headers = dict(headers_of(message))
+    assert (headers["mine"], headers["new"], headers["tickover-edited-by"]) == (b"2", b"n", b"anonymous")
+    assert headers["tickover-redrive-source"] == f"{dead}/0/2".encode()
+    assert bench.site.kafka.read_all(dead)[2].value() == value
+    letter = bench.sidecar.call("GET", f"/v1/dead-letters/{dead}/0/2?payload=true").json()
+    assert (letter["payload"]["value"]["amount"], letter["redriven"]["plan"]) == (-3, plan)
+
+
+def test_what_is_discarded_is_settled_on_every_replica_over_restarts(bench: Bench) -> None:
+    bench.letters("binned", 30)
+    topic = bench.site.name("binned-dlq")
+    other = bench.site.sidecar("beside", REDRIVE__RAMP="0ms").start()
+    plan = bench.plan("binned", action="discard", target=None, filter={"error_class": "E"})
+    bench.ask("POST", f"/{plan}/canary", count=2)
+    assert bench.until(plan, "canaried")["discarded"] == 2
+    bench.run(plan)
+    done = bench.until(plan, "done")
+    assert (done["sent"], done["discarded"], bench.arrived("binned")) == (0, 15, {})
+
+    def open_letters(sidecar: Sidecar) -> int:
+        groups = sidecar.call("GET", f"/v1/dead-letters/groups?topic={topic}").json()["items"]
+        assert sum(group["count"] for group in groups) == 30, "each is readable"
+        return sum(group["open"] for group in groups)
+
+    for sidecar in (bench.sidecar, other):
+        bench.wait(lambda sidecar=sidecar: open_letters(sidecar) == 15, lambda: "replicas count otherwise")  # type: ignore[misc]
+    other.stop()
+    other.start()
+    bench.wait(lambda: open_letters(other) == 15, lambda: "a restart has forgotten it")
+    other.stop()
+    rest = bench.plan("binned")
+    assert bench.state(rest)["planned"]["skipped"] == {"discarded": 15}
+    bench.run(rest)
+    bench.until(rest, "done")
+    assert bench.arrived("binned") == numbers(range(0, 30, 2))
+
+
 def test_too_many_that_fail_again_stop_it(bench: Bench) -> None:
     bench.letters("failing", 400)
     plan = bench.plan("failing", watch="60s", stop_share=0.01, rate=4)

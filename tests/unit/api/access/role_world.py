@@ -50,6 +50,11 @@ CONTENT: Final[dict[str, Any]] = {
     "value": MARKS["value"],
     "headers": [[MARKS["header name"], MARKS["header value"]]],
 }
+EDIT: Final[dict[str, Any]] = {
+    "merge": {MARKS["value"]: MARKS["value"]},
+    "key": MARKS["key"],
+    "headers": {MARKS["header name"]: MARKS["header value"]},
+}
 ASKED: Final = {**CONTENT, "headers": [*CONTENT["headers"], ["tickover-target", "push"], ["tickover-delay", "90s"]]}
 ERROR: Final = f"{MARKS['error text']}: {MARKS['address in an error']}:5432 does not answer"
 WAIT_S: Final = 60.0
@@ -141,7 +146,7 @@ def done_change(api: World) -> Given:
 def redrive(api: World) -> Given:
     """A redrive that was planned."""
     api.redriving.ending = {"state": State.DONE}
-    body = {"topic": "orders-dlq", "filter": {"error_class": "Refused"}}
+    body = {"topic": "orders-dlq", "filter": {"error_class": "Refused"}, "edit": EDIT}
     bearer = {"authorization": f"Bearer {token_of(Role.WRITE)}"}
     id = api.call("POST", "/v1/redrives", json=body, headers=bearer).json()["id"]
     wait_for(lambda: not api.redriving.redrives.crew.works_on(id))
@@ -227,7 +232,11 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "POST /v1/policies/{name}/rollback": (Call(POLICY, headers=ANY_VERSION, body={"version": 1}),),
     "GET /v1/policies/{name}/versions": (Call(POLICY),),
     "GET /v1/redrives": (Call(prepare=redrive),),
-    "POST /v1/redrives": (Call(body={"topic": "orders-dlq", "filter": {"error_class": "Refused"}}),),
+    "POST /v1/redrives": (
+        Call(body={"topic": "orders-dlq", "filter": {"error_class": "Refused"}}),
+        Call(body={"topic": "orders-dlq", "letters": ["orders-dlq/0/0"], "edit": EDIT}),
+        Call(body={"topic": "orders-dlq", "letters": ["orders-dlq/0/0"], "action": "discard"}),
+    ),
     "GET /v1/redrives/{id}": (Call(prepare=redrive),),
     "POST /v1/redrives/{id}/abort": (Call(prepare=redrive),),
     "POST /v1/redrives/{id}/canary": (Call(prepare=redrive, body={"count": 1}),),

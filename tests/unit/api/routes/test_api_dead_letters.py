@@ -122,6 +122,25 @@ def test_one_letter_says_by_which_plan_it_was_sent_and_whether_it_came_back() ->
         assert api.call("GET", f"/v1/dead-letters/{came_back.place}").json()["redriven"] is None  # it is open
 
 
+def test_letters_that_were_discarded_are_neither_open_nor_redriven() -> None:
+    with world() as api:
+        filled(api)
+        api.redriven.write("plan", [Place("orders-dlq", 0, 0)], NOW_MS)
+        api.redriven.write("bin", [Place("orders-dlq", 0, offset) for offset in (1, 3)], NOW_MS, discards=True)
+        told = with_times({"plan": "bin", "from": NOW_MS, "to": NOW_MS}, "from", "to")
+        listed = items(api, "/v1/dead-letters?reason=attempts_exhausted")
+        assert [item["discarded"] for item in listed] == [None, told, None, told]
+        assert [item["redriven"] is None for item in listed] == [False, True, True, True]
+        assert [item["offset"] for item in items(api, "/v1/dead-letters?reason=attempts_exhausted&open=true")] == [2]
+        [group] = items(api, "/v1/dead-letters/groups?reason=attempts_exhausted")
+        assert (group["count"], group["redriven"], group["discarded"], group["open"]) == (4, 1, 2, 1)
+        one = api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()
+        assert (one["redriven"], one["discarded"]) == (None, told)
+        api.redriven.write("again", [Place("orders-dlq", 0, 1)], NOW_MS + 1)  # a plan that says so
+        one = api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()
+        assert (one["redriven"]["plan"], one["discarded"]) == ("again", None)
+
+
 @pytest.mark.parametrize(
     ("query", "status", "type"),
     [

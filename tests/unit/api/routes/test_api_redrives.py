@@ -248,3 +248,81 @@ def test_what_another_process_has_taken_from_us_is_not_taken_back_at_once() -> N
         assert redrives.abandoned() == []
         plans.time_ms += 1
         assert redrives.abandoned() == [plan]
+
+
+def test_a_plan_may_name_its_letters() -> None:
+    with world() as api:
+        plan = planned(api, filter={}, letters=["orders-dlq/1/1", "orders-dlq/0/0", "orders-dlq/1/0"])
+        kept = api.redriving.plans.redrives[plan].plan
+        assert (kept.letters, kept.schema_version) == ({0: (0,), 1: (0, 1)}, 2)
+        document = api.call("GET", f"/v1/redrives/{plan}").json()
+        assert document["letters"] == ["orders-dlq/0/0", "orders-dlq/1/0", "orders-dlq/1/1"]
+        assert document["records"] == {"read": 0, "remaining": 3}
+        body = {"topic": "orders-dlq", "letters": ["orders-dlq/0/99"]}
+        problem(api.call("POST", "/v1/redrives", json=body), 409, "letters-gone")
+        for letter in ("other-dlq/0/0", "orders-dlq", "orders-dlq/0/x"):
+            body = {"topic": "orders-dlq", "letters": [letter]}
+            problem(api.call("POST", "/v1/redrives", json=body), 422, "invalid-body")
+
+
+def test_a_plan_that_programs_of_before_understand_is_written_as_they_read_it() -> None:
+    with world() as api:
+        plans = [planned(api), planned(api, action="discard"), planned(api, edit={"value": None})]
+        versions = [api.redriving.plans.redrives[plan].plan.schema_version for plan in plans]
+        assert versions == [1, 2, 2]
+
+
+def test_a_plan_to_discard_is_under_no_limit_unless_it_says_one() -> None:
+    with world() as api:
+        plan = planned(api, action="discard", rate=7)
+        document = api.call("GET", f"/v1/redrives/{plan}").json()
+        assert document["action"] == "discard"
+        assert document["limits"] == {"rate": 7, "ramp_ms": 0, "stop_share": 1.0, "watch_ms": 0}
+        notes = api.audited[-1]["notes"]
+        assert (notes["action"], notes["topic"], notes["plan"]) == ("discard", "orders-dlq", plan)
+        for more in ({"target": "orders"}, {"edit": {"value": "x"}}):
+            body = {"topic": "orders-dlq", "filter": FILTER, "action": "discard", **more}
+            problem(api.call("POST", "/v1/redrives", json=body), 422, "invalid-body")
+
+
+def test_an_edit_is_kept_and_told_by_how_much_it_changes() -> None:
+    with world() as api:
+        edit = {
+            "merge": {"amount": "told-to-nobody"},
+            "key": None,
+            "headers": {"trace": {"base64": "/w=="}, "old": None},
+        }
+        plan = planned(api, edit=edit)
+        kept = api.redriving.plans.redrives[plan].plan.edit
+        assert kept is not None
+        assert (kept.merge, kept.headers) == ({"amount": "told-to-nobody"}, {"trace": b"\xff", "old": None})
+        assert (kept.value, kept.key and kept.key.data) == (None, None)
+        assert kept.key is not None
+        told = {"merge": 1, "value": False, "key": True, "headers": 2}
+        answer = api.call("GET", f"/v1/redrives/{plan}")
+        assert answer.json()["edit"] == told
+        assert api.audited[-1]["notes"]["edit"] == told
+        assert "told-to-nobody" not in answer.text + str(api.audited)
+
+
+@pytest.mark.parametrize(
+    ("edit", "type"),
+    [
+        ({}, "invalid-edit"),
+        ({"merge": {}, "value": "x"}, "invalid-edit"),
+        ({"headers": {"tickover-edited-by": "somebody else"}}, "invalid-edit"),
+        ({"headers": {"tickover-redrive-count": None}}, "invalid-edit"),
+        ({"headers": {"tickover-id": "x"}}, "invalid-edit"),
+        ({"merge": {"card": "***"}}, "masked-content"),
+        ({"value": '{"card": "***"}'}, "masked-content"),
+        ({"value": {"base64": "?"}}, "invalid-base64"),
+        ({"merge": []}, "invalid-body"),
+        ({"values": "x"}, "invalid-body"),
+    ],
+)
+def test_edits_that_are_refused(edit: dict[str, Any], type: str) -> None:
+    with world() as api:
+        filled(api)
+        body = {"topic": "orders-dlq", "filter": FILTER, "edit": edit}
+        problem(api.call("POST", "/v1/redrives", json=body), 422, type)
+        assert api.redriving.plans.redrives == {}

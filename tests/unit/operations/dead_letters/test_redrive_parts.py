@@ -11,17 +11,19 @@ from sidecar.kafka.topic_follower import LogUnavailable, TopicReader
 from sidecar.model.record import Place
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
+from sidecar.operations.dead_letters.edit import Edit, NewContent
 from sidecar.operations.dead_letters.redrive_plan import (
     FORM,
     SCHEMA,
     TARGETS_MAX,
+    Action,
     Plan,
     Progress,
     Redrive,
     Span,
     Tally,
 )
-from sidecar.operations.dead_letters.redrive_routing import Sorting, Ways
+from sidecar.operations.dead_letters.redrive_routing import RoutedLetter, Sorting, Ways
 from sidecar.operations.jobs import job
 from sidecar.operations.jobs.job import JobLog, State, decoded
 from sidecar.operations.jobs.runner import PLAN_BYTES_MAX
@@ -155,9 +157,9 @@ def test_plans_and_progress_are_read_back() -> None:
     progress = Progress(state=State.RUNNING, positions={0: 7}, tally=Tally(targets={"t": 3}, skipped={"loop": 1}))
     assert decoded(Plan, encode(plan()), SCHEMA) == plan()
     assert decoded(Progress, encode(progress), SCHEMA) == progress
-    for garbage in (b"", b"{", b"null", b"[]", b"{}", b"\xff", encode(plan(schema_version=2))):
+    for garbage in (b"", b"{", b"null", b"[]", b"{}", b"\xff", encode(plan(schema_version=SCHEMA + 1))):
         assert decoded(Plan, garbage, SCHEMA) is None
-    assert decoded(Progress, encode(Progress(schema_version=2)), SCHEMA) is None
+    assert decoded(Progress, encode(Progress(schema_version=SCHEMA + 1)), SCHEMA) is None
 
 
 def test_a_plan_of_an_older_version_names_no_topic_id() -> None:
@@ -268,3 +270,43 @@ class FailingProducer:
     def purge(self, **_: bool) -> None: ...
 
     def close(self) -> None: ...
+
+
+def test_a_letter_that_is_edited_is_judged_by_what_it_becomes() -> None:
+    """One that left its value behind can be sent with another value; what the patch doesn't fit is passed over."""
+    by_reference, whole = letter(dead("too_large"), None), letter(dead(), b'{"a": 1}')
+    edits = Edit(value=NewContent(data=b"n")), Edit(merge={"a": 2})
+    plans = [plan(target="orders", edit=edit) for edit in edits]
+    other, patch = (Sorting(Redrive(plan=one), lambda _: (), {"orders": 1}, ANYWHERE, 3) for one in plans)
+    assert isinstance(other.fate(by_reference, "p/1"), RoutedLetter)
+    assert [patch.fate(one, "p/1") for one in (by_reference, letter(dead()), letter(None))] == [
+        "not_editable", "not_editable", "unreadable",
+    ]  # fmt: skip
+    fate = patch.fate(whole, "p/1")
+    assert isinstance(fate, RoutedLetter)
+    assert (fate.value, dict(fate.headers)["tickover-edited-by"]) == (b'{"a":2}', b"a")
+    assert whole.value == b'{"a": 1}'
+
+
+def test_a_corrected_header_of_a_quarantined_record_goes_back_with_it() -> None:
+    edit = Edit(headers={"tickover-delay": b"5s"})
+    sorting = Sorting(Redrive(plan=plan(edit=edit)), lambda _: (), {"reminders": 1}, ANYWHERE, 3)
+    bad = letter([("tickover-delay", b"soon"), *dead("bad_header", source="reminders/0/1")])
+    fate = sorting.fate(bad, "p/1")
+    assert isinstance(fate, RoutedLetter)
+    assert (fate.target, dict(fate.headers)["tickover-delay"]) == ("reminders", b"5s")
+
+
+def test_whatever_lies_there_can_be_discarded() -> None:
+    sorting = Sorting(Redrive(plan=plan(action=Action.DISCARD)), lambda _: (), {}, ANYWHERE, 3)
+    for one in (letter(None), letter(dead("too_large"), None), letter(dead(redrive_count="99")), letter([])):
+        assert sorting.fate(one, "p/1") == RoutedLetter(one, "", [])
+
+
+def test_plans_that_name_other_letters_do_not_wait_for_each_other() -> None:
+    first, second = (plan(id=str(n), letters={0: (n,), 1: (9,) if n == 2 else ()}) for n in (1, 2))
+    assert not first.may_share(second)
+    assert first.may_share(plan(letters={0: (1, 2)}))
+    assert second.may_share(plan())
+    assert not plan().may_share(plan(topic="others-dlq"))
+    assert [(one.partition, one.start, one.end) for one in plan(letters={0: (4, 2)}).reads] == [(0, 2, 5)]
