@@ -53,9 +53,10 @@ OF_BODIES: Final = (
 )  # fmt: skip
 OF_QUERIES: Final = ("unknown-parameter",)
 LOOK_UP: Final = ("look-up-incomplete", "look-up-unavailable")
-SHOW_MORE: Final = frozenset({"payload", "key_prefix"})  # with them a role more is needed, and a record of it
+SHOW_MORE: Final = frozenset({"payload", "key_prefix", "header"})  # with them a role more is needed, and a record of it
 PARAMETERS: Final[Mapping[str, str]] = {
     "cursor": "`next` of the page before; left out: the first page",
+    "count": "Count what is listed, too, where that needs no search",
     "due_from": "Due at or after this time",
     "due_to": "Due before this time",
     "error_class": "The class of the failure, as a glob",
@@ -73,6 +74,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "source": "The delay or retry topic; left out: all",
     "target": "The topic that it goes to",
     "topic": "The topic",
+    "header": "A header, as `name=value`; needs the role write, and is recorded",
     "fingerprint": "Of the failure, as a group shows it",
     "reason": "Why it is a dead letter",
     "until": "Written before this time, in epoch milliseconds",

@@ -26,7 +26,7 @@ from sidecar.operations.bulk.receipt_log import Place
 SHIFT: Final = re.compile(r"([+-]?)(.+)")
 PLACE: Final = re.compile(r"(\d{1,18})/(\d{1,9})", re.ASCII)
 
-KeyPrefix = Annotated[bool, Query(description="Show the filter's key_prefix, masked; needs the role write")]
+KeyPrefix = Annotated[bool, Query(description="Show the filter's key_prefix and header, masked; needs the role write")]
 
 router = APIRouter(tags=["changes"])
 CHANGE: Final[JobKind[Change]] = JobKind(
@@ -137,9 +137,12 @@ async def get_change(
     if payload:
         let_see(caller, trail, payload=True)
     change = await told(lambda: ports.changes.get(id))
-    document, prefix = change.document(), change.plan.selection.key_prefix
-    if payload and prefix is not None:
-        document["filter"]["key_prefix"] = ports.letters.rules.masking.part("key", prefix.encode())
+    document, selection, masking = change.document(), change.plan.selection, ports.letters.rules.masking
+    if payload and selection.key_prefix is not None:
+        document["filter"]["key_prefix"] = masking.part("key", selection.key_prefix.encode())
+    if payload and selection.header is not None:
+        name, _, value = selection.header.partition("=")
+        document["filter"]["header"] = f"{name}={masking.part(name, value.encode())}"
     return json_response(document)
 
 

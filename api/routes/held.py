@@ -1,16 +1,17 @@
 """Looking messages up, listing what is held, and how much is due when: for the whole group, never one replica alone.
 
 What some partition could not be asked about is named in every answer: `partial`, and `missing` with the partitions.
-Nothing here shows a payload or a key.
+Nothing here shows a payload or a key, but for one message on demand (`payload=true`), masked as dead letters are.
 """
 
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
@@ -19,15 +20,19 @@ from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_
 from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
+from api.routes.dead_letters import answered
 from api.routes.timeline import Row, final, held_document, missed, place_of_row, row_document, settled_document
 from policies.duration import parse_time
 from policies.errors import FormatError
-from sidecar.lookup.query import START, TIME_MAX_MS, Key, LookUpUnavailable
+from policies.headers import ID
+from sidecar.lookup.query import START, TIME_MAX_MS, Key, LookUpUnavailable, key_of_row
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Entry, Settlement
-from sidecar.model.record import TopicPartition
+from sidecar.model.record import Place, TopicPartition
 from sidecar.model.times import with_times
 from sidecar.operations.bulk.plan import HIDDEN
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
+from sidecar.operations.dead_letters.masking import Masking
 
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 1_440
@@ -39,15 +44,62 @@ AGAIN_S: Final = (0.1, 0.3)
 router = APIRouter(tags=["messages"])
 
 Text = Annotated[str, Query(max_length=TEXT_LENGTH_MAX)]
-KeyPrefix = Annotated[str, Query(max_length=TEXT_LENGTH_MAX, description="Needs the role write, and is recorded")]
 Partition = Annotated[int, Query(ge=-1, le=(1 << 31) - 1, description="-1: all")]
+Word = Annotated[str, Field(max_length=TEXT_LENGTH_MAX)]
+
+
+class Filter(BaseModel):
+    """Parameters of the list: conditions, which must all hold, and how much of it is asked for."""
+
+    source: Word = ""
+    topic: Word = ""
+    partition: Annotated[int, Field(ge=-1, le=(1 << 31) - 1, description="-1: all")] = -1
+    policy: Word = ""
+    target: Word = ""
+    id: Annotated[str, Field(max_length=ID_BYTES_MAX)] = ""
+    key_prefix: Annotated[Word, Field(description="Needs the role write, and is recorded")] = ""
+    header: Annotated[
+        str,
+        Field(
+            max_length=TEXT_LENGTH_MAX,
+            pattern=r"(?s)^([^=]+=.*)?$",
+            description="`name=value` of a header; needs the role write, and is recorded",
+        ),
+    ] = ""
+    error_class: Word = ""
+    due_from: Word = ""
+    due_to: Word = ""
+    limit: Limit = PAGE_DEFAULT
+    cursor: Cursor = None
+    count: Annotated[bool, Field(description="How many there are in all, where that is known without a search")] = False
+
+    def query(self) -> HeldQuery:
+        """As look-ups ask. Raises `Problem` (422)."""
+        query = HeldQuery(
+            _one_source(self.source, self.topic),
+            self.partition,
+            self.policy,
+            self.target,
+            self.key_prefix,
+            self.error_class,
+            time_of("due_from", self.due_from, -1),
+            time_of("due_to", self.due_to, TIME_MAX_MS),
+            self.id,
+            self.header,
+        )
+        if query.due_to_ms <= query.due_from_ms:
+            raise unprocessable("invalid-range", "due_to must be later than due_from.")
+        return query
 
 
 class HeldPage(BaseModel):
-    """One page of held messages by due time. It may have fewer than `limit`: only `next: null` is the end."""
+    """One page of held messages by due time. It may have fewer than `limit`: only `next: null` is the end. `count` is
+    there where it was asked for; null: it isn't known without a search.
+    """
 
     items: list[dict[str, Any]]
     next: str | None
+    count: int | None = None
     partial: bool
     missing: list[dict[str, Any]]
 
@@ -58,49 +110,52 @@ class HeldPage(BaseModel):
     **described("List held messages", None, "invalid-range", "look-up-unavailable"),
 )
 async def list_messages(
-    caller: Reader,
-    ports: GivenPorts,
-    trail: GivenTrail,
-    source: Text = "",
-    topic: Text = "",
-    partition: Partition = -1,
-    policy: Text = "",
-    target: Text = "",
-    key_prefix: KeyPrefix = "",
-    error_class: Text = "",
-    due_from: Text = "",
-    due_to: Text = "",
-    limit: Limit = PAGE_DEFAULT,
-    cursor: Cursor = None,
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, asked: Annotated[Filter, Query()]
 ) -> Response:
     """Held messages by due time. All conditions must hold; `due_from` <= due < `due_to`, each RFC 3339 or epoch ms.
 
-    `policy` is a name or `name@version`, `key_prefix` the first characters of the key in UTF-8. `topic`, as in the
-    filters of changes, is the source too.
+    `policy` is a name or `name@version`, `key_prefix` the first characters of the key in UTF-8, `header` a whole
+    `name=value`. `topic`, as in the filters of changes, is the source too. With `id` there is one page.
     """
-    query = HeldQuery(
-        _one_source(source, topic),
-        partition,
-        policy,
-        target,
-        key_prefix,
-        error_class,
-        time_of("due_from", due_from, -1),
-        time_of("due_to", due_to, TIME_MAX_MS),
-    )
-    if query.due_to_ms <= query.due_from_ms:
-        raise unprocessable("invalid-range", "due_to must be later than due_from.")
-    after = START if cursor is None else _key_of_cursor(cursor)
-    if key_prefix:  # who may ask for prefixes spells keys out, letter by letter
-        let_see(caller, trail, filter={**query.conditions(), "key_prefix": HIDDEN})
+    query = asked.query()
+    after = START if asked.cursor is None else _key_of_cursor(asked.cursor)
+    if query.key_prefix or query.header:  # who may ask for them spells them out, letter by letter
+        hidden = {name: HIDDEN for name in ("key_prefix", "header") if query.conditions().get(name)}
+        let_see(caller, trail, filter={**query.conditions(), **hidden})
     try:
-        rows, following, missing = await ports.lookup.page(query, after, limit)
+        rows, following, missing = await _page(ports, query, after, asked.limit)
+        count, uncounted = await _count(ports, query) if asked.count else (None, ())
     except LookUpUnavailable as error:
         raise unavailable(error) from None
     trail.note(count=len(rows))
+    if asked.count and count is None and asked.cursor is None and following is None:
+        count = len(rows)
     following_cursor = None if following is None else encode(json.dumps(following))
     items = [row_document(row) for row in rows]
-    return json_response({"items": items, "next": following_cursor, **missing_document(missing)})
+    counted = {"count": count} if asked.count else {}
+    lacking = missing_document(sorted({*missing, *uncounted}))
+    return json_response({"items": items, "next": following_cursor, **counted, **lacking})
+
+
+async def _page(
+    ports: Ports, query: HeldQuery, after: Key, limit: int
+) -> tuple[list[Row], Key | None, Sequence[TopicPartition]]:
+    """The next rows, where to go on, and what is missing. An id has an index: what has it is found at once, and few."""
+    if not query.id:
+        return await ports.lookup.page(query, after, limit)
+    rows, missing = await ports.lookup.find(query.id, query)
+    return sorted((row for row in rows if key_of_row(row) > after), key=key_of_row), None, missing
+
+
+async def _count(ports: Ports, query: HeldQuery) -> tuple[int | None, Sequence[TopicPartition]]:
+    """Held messages of whole topics or partitions, and what is missing; None where anything else is asked for: that
+    needs a search (a change that is planned counts what it means).
+    """
+    places = HeldQuery(query.topic, query.partition)
+    if query != places:
+        return None, ()
+    counts, missing = await ports.lookup.forecast(places, 0)
+    return sum(counts.values()), missing
 
 
 @router.get("/v1/forecast", **described("Count what is due, by minute", None, "look-up-unavailable"))
@@ -139,20 +194,45 @@ async def get_forecast(
         "invalid-id",
         "unknown-message",
         "held-in-several-places",
+        "scans-busy",
+        "kafka-unavailable",
         *LOOK_UP,
     ),
 )
+# tidy: what a caller may say of one message
 async def get_message(
-    caller: Reader, ports: GivenPorts, id: str, source: Text = "", partition: Partition = -1
+    caller: Reader,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    id: str,
+    source: Text = "",
+    partition: Partition = -1,
+    payload: bool = False,
 ) -> Response:
     """One message by its id, with all that is known of its way. Of settled ones, those that the ledger said last.
 
-    A held one has an `ETag`: another message with this id has another one, as has this one when it was moved.
+    A held one has an `ETag`: another message with this id has another one, as has this one when it was moved. With
+    `payload=true` the record is read where it was accepted; `payload_known: false`: the topic has it no more.
     """
+    if payload:
+        let_see(caller, trail, id=id, payload=True)
     told, missing = await find_message(ports, id, HeldQuery(topic=source, partition=partition))
     document = told.document
+    if payload:
+        document = {**document, **await _payload(ports, id, Place(**document["accepted"]))}
     etag = {"ETag": message_etag(place_of_row(document))} if document["state"] == "held" else {}
     return json_response({**document, **missing_document(missing)}, headers=etag)
+
+
+async def _payload(ports: Ports, id: str, place: Place) -> Row:
+    """Key, value and headers as they may be shown, read from the source. Raises `Problem` (503)."""
+    shown = await answered(ports.letters.record(place, partial(_shown, ports.letters.rules.masking, id)))
+    return {"payload": shown, "payload_known": shown is not None}
+
+
+def _shown(masking: Masking, id: str, record: DeadLetter) -> Row | None:
+    """None: another record lies there, since the topic was made anew."""
+    return masking.payload(record) if record.text(ID) == id else None
 
 
 class Told(NamedTuple):

@@ -8,12 +8,12 @@ from sidecar.cli import (
     dead_letters,
     doctor,
     group,
-    messages,
     policies,
     schedules,
 )
 from sidecar.cli.about import audit, process
 from sidecar.cli.overview import commands as overview
+from sidecar.cli.messages import held, sending
 from sidecar.cli.run import app
 
 __all__ = ["app"]
@@ -25,8 +25,8 @@ app.command()(overview.overview)
 app.command()(overview.replicas)
 app.command()(overview.top)
 app.add_typer(policies.app, name="policies")
-app.add_typer(messages.app, name="messages")
-app.command()(messages.forecast)
+app.add_typer(sending.app, name="messages")
+app.command()(held.forecast)
 app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dead_letters.redrive_app, name="redrive")

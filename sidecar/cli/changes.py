@@ -9,7 +9,15 @@ import httpx
 import typer
 
 from sidecar.cli.jobs import JobKind, NoWait, add_common, finish, watched
-from sidecar.cli.messages import HELD_CONDITIONS, PastOption, check_due, duration_checked, past_query, time_checked
+from sidecar.cli.messages.options import (
+    HELD_CONDITIONS,
+    PastOption,
+    check_due,
+    duration_checked,
+    ids_of,
+    past_query,
+    time_checked,
+)
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show_items
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given, taking
 from sidecar.model.foreign_text import visible
@@ -48,6 +56,7 @@ def plan(
     context: typer.Context,
     action: Annotated[Action, typer.Argument(help="What becomes of them.")],
     chosen: dict[str, Any],
+    ids: Annotated[str | None, typer.Option(help="File with an id on each line: these only; - is stdin.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every held message is meant.")] = False,
     delay: Annotated[str | None, typer.Option(help="Reschedule, from now: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="Reschedule: RFC 3339 with zone, or epoch ms.")] = None,
@@ -60,6 +69,8 @@ def plan(
 ) -> None:
     """Say which held messages are to be changed, count them, and say which can't be, and why. Nothing is changed."""
     check_due(chosen)
+    if ids is not None:
+        chosen = {**chosen, "ids": ids_of("--ids", ids)}
     if not chosen and not everything:
         raise Failure("no filter given: if every held message is meant, say --all", Status.USAGE)
     if by is not None:

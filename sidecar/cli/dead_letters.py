@@ -14,7 +14,7 @@ import typer
 from policies.duration import parse_typed_duration
 from policies.errors import FormatError
 from sidecar.cli.jobs import JobKind, add_common, add_step, finish
-from sidecar.cli.messages import duration_checked, time_ms
+from sidecar.cli.messages.options import duration_checked, time_ms
 from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, output_before, show, show_items
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
 from sidecar.model.times import with_times

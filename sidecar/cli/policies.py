@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
-from sidecar.cli.messages import read_header, time_ms
+from sidecar.cli.messages.options import read_header, time_ms
 from sidecar.cli.named_resources import BareFile, Force, NamedResource, Words, add_common, file_option, name_argument
 from sidecar.cli.output import (
     Failure,

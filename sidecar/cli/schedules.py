@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.messages import time_checked
+from sidecar.cli.messages.options import time_checked
 from sidecar.cli.named_resources import NamedResource, Words, add_common, name_argument
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, show_result
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect

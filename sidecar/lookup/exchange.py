@@ -25,7 +25,8 @@ from sidecar.lookup.report import read_report, row_of_report
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.signing import SIGNATURE_BYTES, Signing
 
-QUESTION_BYTES_MAX: Final = 64 * 1024
+QUESTION_BYTES_MAX: Final = 128 * 1024
+QUERY_FIELDS_MIN: Final = 8  # of a query of the oldest version
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 WAIT_MS_DEFAULT: Final = 1_000  # of a replica whose version doesn't say
@@ -76,8 +77,15 @@ def opened(signing: Signing, kind: bytes, place: str, data: bytes) -> bytes:
 
 
 def question_bytes(question: Question, reply: str, sender: str, wait_ms: int) -> bytes:
-    """A question to all replicas, who answer within `wait_ms` or not at all."""
-    return json.dumps({**question, "reply": reply, "from": sender, "wait_ms": wait_ms}).encode()
+    """A question to all replicas, who answer within `wait_ms` or not at all.
+
+    Conditions that aren't set are left out from the end of the query: a replica of an older version, which doesn't know
+    them, answers. Where one is set, it refuses the question, so that its partitions are missing.
+    """
+    query = list(question["query"])
+    while len(query) > QUERY_FIELDS_MIN and query[-1] == Query()[len(query) - 1]:
+        query.pop()
+    return json.dumps({**question, "query": query, "reply": reply, "from": sender, "wait_ms": wait_ms}).encode()
 
 
 def read_question(data: bytes, answers: str) -> Question:
@@ -89,8 +97,8 @@ def read_question(data: bytes, answers: str) -> Question:
         _expect(isinstance(question.get(name), str))
     _expect(question["reply"].startswith(answers) and len(question["reply"]) <= len(answers) + 64)
     _expect(_is_number(question.setdefault("wait_ms", WAIT_MS_DEFAULT), 1, WAIT_MS_MAX))
-    _expect(len(query) == len(Query._fields))
-    for part, default in zip(query, Query(), strict=True):
+    _expect(QUERY_FIELDS_MIN <= len(query) <= len(Query._fields))
+    for part, default in zip(query, Query(), strict=False):
         _expect(_is_number(part, -1, NUMBER_MAX) if isinstance(default, int) else isinstance(part, str))
     match question["ask"]:
         case "page":

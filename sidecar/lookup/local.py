@@ -195,7 +195,7 @@ class LocalLookUp:
         return -1
 
     def find(self, id: str, query: Query) -> Answer:
-        """The records with this id: all in memory, and the latest in the overflow of each lane."""
+        """Records with this id that are meant: all in memory, and the latest in the overflow of each lane."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
         overflow = self._overflow()
         rows: list[dict[str, Any]] = []
@@ -205,7 +205,7 @@ class LocalLookUp:
             held = overflow.find(view.lane, id, view.acknowledged)
             if held is not None and held.position > view.cursor and held.offset not in view.skip:
                 found.setdefault(held.offset, (held, OVERFLOW))
-            rows += [row_of(view.lane, held, tier) for held, tier in found.values()]
+            rows += [row_of(view.lane, held, tier) for held, tier in found.values() if query.matches(held)]
         return _answer(views, rows)
 
     def forecast(self, query: Query, until_ms: int) -> Answer:

@@ -4,7 +4,11 @@ Held records have one order over all partitions: by due time, then topic, partit
 in it, and the next one begins behind that place: so paging is stable, whatever comes and goes meanwhile.
 """
 
+import base64
+import zlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from policies.headers import ERROR_CLASS, OFFSET_MAX
@@ -19,6 +23,7 @@ WHEEL: Final = "wheel"
 OVERFLOW: Final = "overflow"
 
 TIME_MAX_MS: Final = (1 << 53) - 1
+HASH_BYTES: Final = 4  # of an id in `Query.ids`: 10,000 ids take 54 kB of a question
 
 
 class Key(NamedTuple):
@@ -37,7 +42,9 @@ START: Final = Key(-1, "", -1, -1)
 class Query(NamedTuple):
     """Conditions on held records, which are meant where all are met; what is empty, or -1, is no condition.
 
-    `policy` is a name, or `name@version`; `due_from_ms` <= due < `due_to_ms`.
+    `policy` is a name, or `name@version`; `due_from_ms` <= due < `due_to_ms`; `header` is `name=value`, and one of a
+    record's headers is meant. `ids` are hashes (`hashes_of`): a record whose id has one of these may be meant, and who
+    asks compares the ids themselves. New conditions come last: older replicas know the first eight.
     """
 
     topic: str = ""
@@ -48,6 +55,9 @@ class Query(NamedTuple):
     error_class: str = ""
     due_from_ms: int = -1
     due_to_ms: int = TIME_MAX_MS
+    id: str = ""
+    header: str = ""
+    ids: str = ""
 
     def wants_lane(self, lane: TopicPartition) -> bool:
         """Records of this partition may be meant."""
@@ -60,12 +70,13 @@ class Query(NamedTuple):
     @property
     def chooses(self) -> bool:
         """Whether anything but places and times is asked for."""
-        return bool(self.needles)
+        return bool(self.needles or self.ids)
 
     @property
     def needles(self) -> list[bytes]:
         """Texts that must stand somewhere in a record, and so in whatever contains it."""
-        texts = (self.policy, self.target, self.key_prefix, self.error_class)
+        name, _, value = self.header.partition("=")
+        texts = (self.policy, self.target, self.key_prefix, self.error_class, self.id, name, value)
         return [text.encode() for text in texts if text and "\ufffd" not in text]  # which stands for any odd bytes
 
     def matches(self, held: Held) -> bool:
@@ -76,10 +87,36 @@ class Query(NamedTuple):
             and (not self.target or held.target == self.target)
             and (not self.key_prefix or (held.key is not None and held.key.startswith(self.key_prefix.encode())))
             and (not self.error_class or _text_of(held, ERROR_CLASS) == self.error_class)
+            and (not self.id or held_id(held) == self.id)
+            and (not self.header or _has_header(held, self.header))
+            and (not self.ids or _hash_of(held_id(held)) in _hashes_in(self.ids))
         )
 
 
 ALL: Final = Query()
+
+
+def hashes_of(ids: Iterable[str]) -> str:
+    """Hashes of ids as `Query.ids` has them."""
+    return base64.b64encode(b"".join(sorted({_hash_of(id) for id in ids}))).decode()
+
+
+def _hash_of(id: str | None) -> bytes:
+    """Hash of an id; of none it is one that no list has."""
+    return b"" if id is None else zlib.crc32(id.encode(errors="surrogatepass")).to_bytes(HASH_BYTES)
+
+
+@lru_cache(maxsize=8)
+def _hashes_in(ids: str) -> frozenset[bytes]:
+    """Raises ValueError for what isn't base64."""
+    data = base64.b64decode(ids, validate=True)
+    return frozenset(data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES))
+
+
+def _has_header(held: Held, header: str) -> bool:
+    """Whether one of the user's headers, or of those that describe a failure, is this `name=value`."""
+    name, _, value = header.partition("=")
+    return (name, value.encode(errors="surrogatepass")) in chain(held.headers, held.trailer)
 
 
 def after_in(lane: TopicPartition, key: Key) -> Position:

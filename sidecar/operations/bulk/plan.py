@@ -10,11 +10,21 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictInt,
+    model_serializer,
+    model_validator,
+)
 
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
-from sidecar.lookup.query import ALL, START, Key, Query
+from sidecar.lookup.query import ALL, START, Key, Query, hashes_of
 from sidecar.model.times import with_times
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
@@ -23,6 +33,8 @@ SAMPLE_MAX: Final = 10
 NAMES_MAX: Final = 200  # of targets, and of policies, that are counted apart
 OTHERS: Final = "(others)"
 WORD_LENGTH_MAX: Final = 1_024
+IDS_MAX: Final = 10_000
+IDS_BYTES_MAX: Final = 512 << 10  # of all together: a plan is one record of Kafka
 TOKEN_LENGTH: Final = 16
 HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
 IN_THE_PAST: Final = "in_the_past"  # why a message isn't moved by a shift that would make it due long ago
@@ -56,6 +68,25 @@ class Selection(BaseModel):
     error_class: Word | None = None
     due_from: Time | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
     due_to: Time | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
+    id: Word | None = None
+    header: Annotated[Word, Field(pattern=r"(?s)^[^=]+=")] | None = Field(
+        default=None, description="name=value, of a header of the message"
+    )
+    ids: Annotated[tuple[Word, ...], Field(min_length=1, max_length=IDS_MAX)] | None = Field(
+        default=None, description=f"Ids of the messages that are meant; at most {IDS_BYTES_MAX >> 10} KiB together"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_nulls(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Older versions read plans, and refuse those with a field that they don't know, if only as null."""
+        fields: dict[str, Any] = plain(self)
+        return {name: value for name, value in fields.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _not_too_long(self) -> "Selection":
+        if sum(len(id.encode(errors="surrogatepass")) for id in self.ids or ()) > IDS_BYTES_MAX:
+            raise ValueError(f"ids must have at most {IDS_BYTES_MAX} bytes together")
+        return self
 
     @model_validator(mode="after")
     def _in_order(self) -> "Selection":
@@ -65,13 +96,17 @@ class Selection(BaseModel):
 
     @property
     def query(self) -> Query:
-        """As look-ups ask."""
-        return Query(**{_FIELDS.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()})
+        """As look-ups ask. What they find by `ids` may be more than is meant (`Query.ids`)."""
+        given = {_FIELDS.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()}
+        return Query(**given if self.ids is None else {**given, "ids": hashes_of(self.ids)})
 
     def shown(self) -> dict[str, Any]:
-        """Selection for an answer or an audit record: it tells that keys are chosen by a prefix, and not which."""
+        """Selection for an answer or an audit record: it tells that keys are chosen by a prefix, or messages by a
+        header, and not which; of ids, how many.
+        """
         told = self.model_dump(exclude_none=True)
-        return told if self.key_prefix is None else {**told, "key_prefix": HIDDEN}
+        told |= {name: HIDDEN for name in ("key_prefix", "header") if name in told}
+        return told if self.ids is None else {**told, "ids": len(self.ids)}
 
     @property
     def is_everything(self) -> bool:

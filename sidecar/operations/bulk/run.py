@@ -107,6 +107,7 @@ class ChangeWork:
         self._progress: Progress = change.progress
         self._may_start = change.state.may_start
         self._ends = {TopicPartition(topic, partition): offset for topic, partition, offset in change.plan.ends}
+        self._ids = None if change.plan.selection.ids is None else frozenset(change.plan.selection.ids)
         self._courier = here.courier()
         self._written_s = here.monotonic_s()
 
@@ -187,6 +188,8 @@ class ChangeWork:
         for row in rows:
             key = key_of_row(row)
             if key.offset >= self._ends.get(TopicPartition(key.topic, key.partition), -1):
+                continue
+            if self._ids is not None and row["id"] not in self._ids:
                 continue
             if row["id"] is None:
                 without_id += 1

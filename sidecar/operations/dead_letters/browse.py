@@ -132,6 +132,19 @@ def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[s
     )
 
 
+def record_at(log: LetterLog, place: Place) -> DeadLetter | None:
+    """The record at this place; None when there is none, or none any more. Raises LettersUnavailable."""
+    if place.partition >= log.topics().get(place.topic, 0):
+        return None
+    low, high = log.bounds(place.topic, place.partition)
+    if not low <= place.offset < high:
+        return None
+    for letters in log.read(place.topic, place.partition, place.offset, place.offset + 1):
+        if letters:
+            return letters[0]
+    return None
+
+
 class Browser:
     """Reads from one `LetterLog`. Time is an argument: monotonic seconds. `sent`: who has sent a letter again."""
 
@@ -180,7 +193,7 @@ class Browser:
 
     def one(self, place: Place) -> Shown | None:
         """The letter at this place; None when there is none, or none any more."""
-        letter = self._letter(place)
+        letter = record_at(self._log, place)
         if letter is None:
             return None
         sent = self._sent(place)
@@ -196,17 +209,6 @@ class Browser:
             if letter.text(REDRIVE_SOURCE) == mark:
                 return letter.place, True
         return None, page.following is None
-
-    def _letter(self, place: Place) -> DeadLetter | None:
-        if place.partition >= self._log.topics().get(place.topic, 0):
-            return None
-        low, high = self._log.bounds(place.topic, place.partition)
-        if not low <= place.offset < high:
-            return None
-        for letters in self._log.read(place.topic, place.partition, place.offset, place.offset + 1):
-            if letters:
-                return letters[0]
-        return None
 
     def _scan(
         self, page: Page, topics: Sequence[str], look: Look, start: Place | None
@@ -336,6 +338,15 @@ class Reading:
             return None if found is None else show(found)
 
         return await self.ask(look)
+
+    async def record(self, place: Place, show: Callable[[DeadLetter], Answer | None]) -> Answer | None:
+        """See `record_at`: of any topic, so callers name none but sources. `show` makes the answer."""
+
+        def look(log: LetterLog) -> Answer | None:
+            found = record_at(log, place)
+            return None if found is None else show(found)
+
+        return await self._ask(look)
 
     def chosen(self, log: LetterLog, topics: Sequence[str]) -> Sequence[str]:
         """Dead-letter topics to read, these or all: nobody reads other topics this way. Raises UnknownTopic."""

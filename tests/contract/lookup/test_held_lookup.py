@@ -18,6 +18,7 @@ from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.local import LaneView, LocalLookUp
 from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
+from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query, hashes_of
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
@@ -155,6 +156,12 @@ QUERIES = [
     Query(due_from_ms=NOW_MS + HOUR_MS, due_to_ms=TIME_MAX_MS),
     Query(target="nobody"),
     Query(policy="p@4"),
+    Query(id="id-7"),
+    Query(header="n=5"),
+    Query(header="n=", topic="gold"),
+    Query(header="n=15", target="t1"),
+    Query(header=f"{ERROR_CLASS}=E2", ids=hashes_of(["id-2", "id-5", "id-12", "nobody"])),
+    Query(ids=hashes_of([f"id-{offset}" for offset in range(0, 60, 3)]), due_from_ms=NOW_MS + HOUR_MS),
 ]
 
 

@@ -197,7 +197,7 @@ POLICIES: list[dict[str, Any]] = [
 ]
 HELD: dict[str, Any] = {
     "topic": "reminders", "partition": 3, "policy": "reminders", "target": "push", "key_prefix": "k",
-    "error_class": "X", "due_from": 1, "due_to": 2,
+    "error_class": "X", "due_from": 1, "due_to": 2, "id": "i", "header": "h=x", "ids": ["i"],
 }  # fmt: skip
 LETTERS: dict[str, Any] = {
     "reason": "expired", "fingerprint": "0" * 16, "error_class": "X", "policy": "orders", "since": 1, "until": 2,

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 
-from sidecar.cli.messages import CAUSES
+from sidecar.cli.messages.held import CAUSES
 from sidecar.conditions.attribution import Cause, Span
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.model.condition import Kind, Subject
@@ -30,7 +31,7 @@ def tickover(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def test_a_list_goes_over_pages_up_to_its_limit(tickover: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 2)
+    monkeypatch.setattr("sidecar.cli.messages.held.PAGE_LIMIT", 2)
     tickover.there.held.rows = [row(offset) for offset in range(7)]
     items = tickover.data("messages", "list", "--limit", "5")
     assert [item["id"] for item in items] == [f"id-{n}" for n in range(5)]
@@ -39,7 +40,7 @@ def test_a_list_goes_over_pages_up_to_its_limit(tickover: Terminal, monkeypatch:
 
 
 def test_a_list_says_how_to_go_on(tickover: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 2)
+    monkeypatch.setattr("sidecar.cli.messages.held.PAGE_LIMIT", 2)
     tickover.there.held.rows = [row(offset) for offset in range(7)]
     said = tickover("messages", "list", "--limit", "3").stderr
     assert "--all" in said
@@ -54,7 +55,7 @@ def test_a_list_says_how_to_go_on(tickover: Terminal, monkeypatch: pytest.Monkey
 def test_all_are_listed_whatever_the_limit_of_a_page(
     tickover: Terminal, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 50)
+    monkeypatch.setattr("sidecar.cli.messages.held.PAGE_LIMIT", 50)
     tickover.there.held.rows = [row(offset) for offset in range(220)]
     result = tickover("messages", "list", "--all", "-o", form)
     assert (result.exit_code, result.stderr) == (OK, "")
@@ -139,3 +140,37 @@ def test_the_forecast_shows_what_there_is(tickover: Terminal) -> None:
     assert words == ["MINUTE", "HELD", "before", "0", "2027-01-15T08:01:00.000Z", "7", "later", "100"]
     assert len(tickover.data("forecast", "--minutes", "5")["items"]) == 5
     assert tickover("forecast", "--minutes", "0").exit_code == USAGE
+
+
+def test_a_list_by_id_and_header_and_how_many_there_are(tickover: Terminal) -> None:
+    tickover.there.held.rows = [row(offset) for offset in range(3)]
+    assert [item["id"] for item in tickover.data("messages", "list", "--id", "id-1")] == ["id-1"]
+    tickover.there.held.minutes = {-1: 3}
+    assert tickover("messages", "list", "--count", "--limit", "1").stderr.startswith("in all: 3\n")
+    said = tickover("messages", "list", "--count", "--limit", "1", "--header", "h=x").stderr
+    assert "not known without a search" in said
+    assert tickover.there.held.asked[-1].header == "h=x"
+
+
+def test_a_message_with_its_payload(tickover: Terminal) -> None:
+    tickover.there.letters.add("reminders", [("tickover-id", b"id-0")], partition=3, value=b"hi")
+    tickover.there.held.rows = [row(0), row(5)]
+    shown = tickover("messages", "get", "id-0", "--payload")
+    assert yaml.safe_load(shown.stdout)["payload"]["value"] == "hi"
+    assert shown.stderr == ""
+    gone = tickover("messages", "get", "id-5", "--payload")
+    assert gone.exit_code == OK
+    assert "its payload is not known" in gone.stderr
+
+
+def test_a_change_of_the_ids_in_a_file(tickover: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    file.write_text("a\r\n\nb c\n", encoding="utf-8")
+    planned = tickover.data("changes", "plan", "cancel", "--ids", str(file))
+    assert planned["filter"] == {"ids": 2}
+    assert tickover.there.changing.jobs.changes[planned["id"]].plan.selection.ids == ("a", "b c")
+    file.write_text("\n")
+    assert tickover("changes", "plan", "cancel", "--ids", str(file)).exit_code == USAGE
+    assert tickover("changes", "plan", "cancel", "--ids", str(tmp_path / "none")).exit_code == USAGE
+    file.write_bytes(b"\xff")
+    assert tickover("changes", "plan", "cancel", "--ids", str(file)).exit_code == USAGE

@@ -50,12 +50,21 @@ def asked(question: dict[str, Any], **other: Any) -> bytes:
 def test_what_a_replica_asks_and_answers_is_read() -> None:
     for question in (PAGE, FIND, ENDS, {"ask": "forecast", "query": list(Query()), "until": 5}):
         read = read_question(question_bytes(question, ANSWERS + "x", "me", 1_000), ANSWERS)
-        assert read == {**question, "reply": ANSWERS + "x", "from": "me", "wait_ms": 1_000}
+        assert read == {**question, "query": list(Query())[:8], "reply": ANSWERS + "x", "from": "me", "wait_ms": 1_000}
     for question in (PAGE, FIND):
         assert read_answer(answer_bytes(ANSWER), question, TOPICS) == ANSWER
     ends = Answer([LANE, OTHER], [{**LANE._asdict(), "offset": 7}], None, {}, [7, 0])
     assert read_answer(answer_bytes(ends), ENDS, TOPICS) == ends
     assert read_answer(answer_bytes(Answer([], [], None, {}, [])), PAGE, TOPICS).lanes == []
+
+
+@pytest.mark.parametrize("query", [Query(id="a"), Query(header="a=b", target="mail"), Query(ids="AAAA")])
+def test_a_condition_that_older_versions_do_not_know_is_refused_by_them(query: Query) -> None:
+    """Else an older replica would answer as if it weren't there. What all know is asked in the oldest words."""
+    data = question_bytes({**PAGE, "query": query}, ANSWERS + "x", "me", 1_000)
+    assert Query(*read_question(data, ANSWERS)["query"]) == query
+    assert len(json.loads(data)["query"]) > 8
+    assert len(json.loads(question_bytes(PAGE, ANSWERS + "x", "me", 1_000))["query"]) == 8
 
 
 def test_a_version_that_does_not_say_how_long_it_waits_is_answered_for_a_second() -> None:
@@ -69,7 +78,8 @@ def test_a_version_that_does_not_say_how_long_it_waits_is_answered_for_a_second(
     [
         b"", b"{", b"[]", b"7", b"null", b'"x"', b"[" * 60_000, b" " * (QUESTION_BYTES_MAX + 1), b"\xff",
         asked({"ask": "flush", "query": list(Query())}), asked({**PAGE, "query": []}),
-        asked({**PAGE, "query": [1] * 8}),
+        asked({**PAGE, "query": [1] * 8}), asked({**PAGE, "query": list(Query())[:7]}),
+        asked({**PAGE, "query": [*Query(), ""]}), asked({**PAGE, "query": [*list(Query())[:8], 1]}),
         asked({**PAGE, "query": [[], -1, "", "", "", "", -1, 5]}), asked({**PAGE, "limit": 1 << 40}),
         asked({**PAGE, "limit": "x"}), asked({**PAGE, "limit": True}), asked({**PAGE, "after": [1, 2, 3, 4]}),
         asked({**PAGE, "after": None}), asked({"ask": "find", "query": list(Query())}), asked(FIND, id=7),

@@ -11,7 +11,7 @@ from policies.headers import ACTION, CHANGE, ID
 from policies.model import Policy
 from policies.topic.log import Change as PolicyChange
 from policies.topic.log import PolicyLog, encode_change
-from sidecar.model.record import Held, Outcome, TopicPartition
+from sidecar.model.record import Held, Outcome, TopicPartition, held_id
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Item, Selection, When
 from sidecar.operations.jobs.job import State
@@ -30,7 +30,12 @@ messages = st.lists(
     ),
     max_size=40,
 )
-filters = st.sampled_from([{}, {"topic": "a"}, {"target": "mail"}, {"due_from": NOW_MS + 5, "due_to": NOW_MS + 15}])
+filters = st.sampled_from(
+    [
+        {}, {"topic": "a"}, {"target": "mail"}, {"due_from": NOW_MS + 5, "due_to": NOW_MS + 15}, {"id": "7"},
+        {"ids": ["1", "3", "12", "30", "later 3", "nobody"], "topic": "a"}, {"ids": [str(id) for id in range(15)]},
+    ]
+)  # fmt: skip
 TABLE = PolicyLog()
 for number, topic in enumerate(("a", "b")):
     given_policy: dict[str, Any] = {"name": topic, "match": {"topics": [topic]}, "delay": {"max": "400d"}}
@@ -60,7 +65,10 @@ def meant(world: MemoryChanges, selection: Selection) -> dict[tuple[TopicPartiti
         (lane, one.offset): one
         for lane, records in world.group.lanes.items()
         for one in records.values()
-        if query.wants_lane(lane) and query.matches(one) and one.trailer
+        if query.wants_lane(lane)
+        and query.matches(one)
+        and one.trailer
+        and (selection.ids is None or held_id(one) in selection.ids)
     }
 
 

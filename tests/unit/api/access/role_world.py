@@ -111,6 +111,10 @@ def full_world() -> Iterator[World]:
         for _ in range(2):
             api.letters.add("orders-dlq", letter, key=secrets["key"], value=secrets["value"])
         api.letters.add("orders", [])
+        for _ in range(OFFSET + 1):
+            api.letters.add(
+                LANE.topic, [(ID, b"a"), *HEADERS], partition=LANE.partition, key=secrets["key"], value=secrets["value"]
+            )
         given = schedule(name="tick", cron="0 9 * * *", target="push", **CONTENT)
         api.schedules.store.put(given, "reminders", 0, "me")
         yield api
@@ -213,11 +217,15 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/doctor": (Call(),),
     "GET /v1/forecast": (Call(),),
     "GET /v1/lateness": (Call(query={"id": "a"}),),
-    "GET /v1/messages": (Call(), Call(query={"key_prefix": MARKS["key prefix"]})),
+    "GET /v1/messages": (
+        Call(),
+        Call(query={"key_prefix": MARKS["key prefix"]}),
+        Call(query={"header": f"{MARKS['header name']}={MARKS['header value']}"}),
+    ),
     "POST /v1/messages": (
         Call(body={"target": "push", **CONTENT}, headers={"idempotency-key": MARKS["idempotency key"]}),
     ),
-    "GET /v1/messages/{id}": (Call({"id": "a"}),),
+    "GET /v1/messages/{id}": (Call({"id": "a"}), Call({"id": "a"}, query=PAYLOAD)),
     "DELETE /v1/messages/{id}": (Call(prepare=obeyed({CONTROL: Outcome.APPLIED}, {CONTROL: OFFSET})),),
     "PATCH /v1/messages/{id}": (
         Call(body={"delay": "2h"}, prepare=obeyed({OFFSET: Outcome.MOVED}, {OFFSET: CONTROL}, moved=True)),

@@ -9,7 +9,7 @@ from api.pagination import encode
 from api.routes.held import _key_of_cursor
 from sidecar.lookup.query import Key, Query
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import Outcome, TopicPartition
+from sidecar.model.record import Headers, Outcome, TopicPartition
 from tests.unit.api_world import NOW_MS, World, problem, world
 from tests.unit.lookup.test_receipts import block, entries, settled
 
@@ -192,10 +192,53 @@ def test_filters_reach_the_replicas() -> None:
         api.held.missing = [HERE]
         conditions = {"topic": "gold", "partition": 2, "policy": "p@3", "target": "mail", "key_prefix": "k"}
         times = {"error_class": "E", "due_from": "2026-01-01T00:00:00Z", "due_to": "1800000000000"}
-        page = get(api, "/v1/messages", **conditions, **times)
-        expected = Query("gold", 2, "p@3", "mail", "k", "E", 1_767_225_600_000, 1_800_000_000_000)
+        page = get(api, "/v1/messages", **conditions, **times, header="h=a=b")
+        expected = Query("gold", 2, "p@3", "mail", "k", "E", 1_767_225_600_000, 1_800_000_000_000, "", "h=a=b")
         assert api.held.asked == [expected]
         assert (page["partial"], page["missing"]) == (True, [{"topic": "reminders", "partition": 3}])
+
+
+def test_what_has_an_id_is_found_by_it() -> None:
+    with world() as api:
+        api.held.rows = [row(8, id="a"), row(9, id="b"), row(7, id="a", position={"topic": "gold"})]
+        page = get(api, "/v1/messages", id="a", policy="p")
+        assert [item["source"] for item in page["items"]] == ["gold", "reminders"]
+        assert page["next"] is None
+        assert api.held.asked == [Query(id="a", policy="p")], "other conditions are for the replicas, too"
+        after = encode(f'[{NOW_MS + 7}, "gold", 3, 7]')
+        assert len(get(api, "/v1/messages", id="a", cursor=after)["items"]) == 1
+
+
+def test_a_count_is_of_places_or_of_what_one_page_has() -> None:
+    with world() as api:
+        api.held.rows = [row(offset) for offset in range(3)]
+        api.held.minutes = {-1: 3}
+        assert "count" not in get(api, "/v1/messages")
+        assert get(api, "/v1/messages", count="true", limit=1)["count"] == 3
+        assert get(api, "/v1/messages", count="true", source="gold", partition=1)["count"] == 3
+        assert api.held.asked[-1] == Query("gold", 1)
+        assert get(api, "/v1/messages", count="true", policy="p", limit=2)["count"] is None
+        assert get(api, "/v1/messages", count="true", policy="p")["count"] == 3, "all of them are on the page"
+        api.held.missing = [HERE]
+        assert get(api, "/v1/messages", count="true")["missing"] == [{"topic": "reminders", "partition": 3}]
+
+
+def test_a_payload_is_read_where_the_message_came_to() -> None:
+    with world() as api:
+        for offset in range(10):
+            headers: Headers = [("tickover-id", b"a"), ("my-secret", b"s")] if offset == 8 else []
+            api.letters.add("reminders", headers, partition=3, key=b"k", value=b'{"n": 1, "secret": 2}')
+        moved = row(12, id="a", accepted={"topic": "reminders", "partition": 3, "offset": 8})
+        api.held.rows = [moved, row(5, id="b"), row(40, id="c"), row(1, id="d", position={"topic": "gone"})]
+        told = get(api, "/v1/messages/a", payload="true")
+        assert told["payload_known"]
+        assert told["payload"] == {
+            "key": "k", "value": {"n": 1, "secret": "***"}, "headers": [["tickover-id", "a"], ["my-secret", "***"]],
+        }  # fmt: skip
+        assert "payload" not in get(api, "/v1/messages/a")
+        for id in ("b", "c", "d"):  # another record lies there; nothing does; there is no such topic
+            told = get(api, f"/v1/messages/{id}", payload="true")
+            assert (told["payload"], told["payload_known"]) == (None, False)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/forecast"])
@@ -224,6 +267,9 @@ def test_a_source_is_named_as_in_the_items_or_as_a_topic(path: str) -> None:
         ("due_from=2026-01-01T00:00:00", "invalid-parameter"),
         ("due_from=100000000000&due_to=100000000000", "invalid-range"),
         ("partition=x", "invalid-parameter"),
+        ("header=name", "invalid-parameter"),
+        ("header==value", "invalid-parameter"),
+        ("id=" + "x" * 1_025, "invalid-parameter"),
         ("topic=" + "x" * 1_025, "invalid-parameter"),
     ],
 )

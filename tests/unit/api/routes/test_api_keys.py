@@ -13,6 +13,7 @@ from api.access.auth import Role, load_tokens
 from sidecar.operations.bulk.plan import HIDDEN
 from sidecar.operations.dead_letters.masking import MASK, SHOWN_BYTES_MAX, Masking
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
+from tests.unit.api.routes.test_api_held import row
 from tests.unit.api_world import REMINDERS, World, problem, world
 from tests.unit.cli.test_cli_rest import Terminal
 
@@ -70,6 +71,37 @@ def test_who_reads_cannot_ask_for_key_prefixes_and_who_writes_is_recorded(caller
         ("WRITE", "list_messages", 200, {**noted, "count": 0}),
     ]
     assert KEY not in json.dumps(callers.api.audited)
+
+
+def test_who_reads_cannot_ask_for_headers_and_who_writes_is_recorded(callers: Callers) -> None:
+    query = {"header": f"h={KEY}"}
+    problem(callers.ask(Role.READ, "GET", "/v1/messages", params=query), 403, "forbidden")
+    assert callers.ask(Role.WRITE, "GET", "/v1/messages", params=query).status_code == 200
+    noted = {"filter": {"header": HIDDEN}}
+    assert callers.audited() == [
+        ("READ", "list_messages", 403, noted),
+        ("WRITE", "list_messages", 200, {**noted, "count": 0}),
+    ]
+    assert KEY not in json.dumps(callers.api.audited)
+
+
+def test_who_reads_sees_no_payload_of_a_message_and_who_writes_is_recorded(callers: Callers) -> None:
+    callers.api.letters.add("reminders", [("tickover-id", b"a")], partition=3, value=VALUE.encode())
+    callers.api.held.rows = [row(0, id="a")]
+    path = "/v1/messages/a?payload=true"
+    problem(callers.ask(Role.READ, "GET", path), 403, "forbidden")
+    assert callers.ask(Role.WRITE, "GET", path).json()["payload"]["value"] == {"amount": 5, "secret": MASK}
+    noted = {"id": "a", "payload": True}
+    assert callers.audited() == [("READ", "get_message", 403, noted), ("WRITE", "get_message", 200, noted)]
+
+
+def test_a_change_of_ids_shows_how_many_and_of_a_header_only_that_there_is_one(callers: Callers) -> None:
+    body = {"action": "cancel", "filter": {"ids": ["a", "b", "c"], "header": f"my-secret={KEY}"}}
+    planned = callers.ask(Role.WRITE, "POST", "/v1/changes", json=body).json()
+    assert planned["filter"] == {"ids": 3, "header": HIDDEN}
+    assert callers.api.audited[0]["notes"]["filter"] == planned["filter"]
+    shown = callers.ask(Role.WRITE, "GET", f"/v1/changes/{planned['id']}?payload=true").json()["filter"]
+    assert shown == {"ids": 3, "header": f"my-secret={MASK}"}
 
 
 def test_a_change_says_that_keys_are_chosen_and_not_which(callers: Callers) -> None:

@@ -6,19 +6,22 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
+from pydantic import ValidationError
 
 from policies.headers import ACTION, CHANGE, DELIVER_AT, ID
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.kafka.topic_follower import LogUnavailable
+from sidecar.lookup.exchange import QUESTION_BYTES_MAX
+from sidecar.lookup.query import hashes_of
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.record import Headers, Outcome, TopicPartition
+from sidecar.model.record import Headers, Outcome, TopicPartition, held_id
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.bulk import receipt_log
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.control_sender import ControlRecordSender
-from sidecar.operations.bulk.plan import DONE, SCHEMA, ChangePlan, Item, Selection, When
+from sidecar.operations.bulk.plan import DONE, IDS_MAX, SCHEMA, ChangePlan, Item, Selection, When
 from sidecar.operations.bulk.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
 from sidecar.operations.bulk.run import PENDING_BYTES_MAX
 from sidecar.operations.jobs.job import State, decoded
@@ -327,3 +330,32 @@ def test_a_plan_of_an_older_version_has_no_ids() -> None:
     assert older is not None
     world.jobs.changes[older.id] = planned.model_copy(update={"plan": older})
     assert world.changes.run(older.id, str(planned.token)).progress.outcomes == {"cancelled": 1}
+
+
+def test_of_two_ids_with_one_hash_only_the_one_that_is_named_is_meant() -> None:
+    """Replicas look for hashes, so that a question stays small; who changes compares the ids."""
+    named, other = "plumless", "buckeroo"
+    assert hashes_of([named]) == hashes_of([other])
+    world = MemoryChanges(lambda: TABLE.table)
+    for id in (named, other):
+        world.group.accept(LANES[0], NOW_MS + 20_000, id)
+    planned = world.changes.plan(Wanted("cancel", Selection(ids=(named,)), When(), 0, False, "me"))
+    assert planned.progress.planned.messages == 1
+    assert world.changes.run(planned.plan.id, str(planned.token)).progress.outcomes == {"cancelled": 1}
+    assert [held_id(one) for one in world.group.lanes[LANES[0]].values()] == [other]
+
+
+def test_a_plan_without_the_newest_conditions_is_written_as_older_versions_read_it() -> None:
+    """Older versions refuse a selection with a field that they don't know, and would pass the plan over."""
+    world = MemoryChanges(lambda: TABLE.table)
+    plan = world.changes.plan(Wanted("cancel", Selection(topic="a"), When(), 0, False, "me")).plan
+    assert json.loads(plan.model_dump_json())["selection"] == {"topic": "a"}
+
+
+def test_ids_are_few_enough_for_a_record_of_kafka() -> None:
+    many = tuple(f"{number:0100d}" for number in range(IDS_MAX))
+    with pytest.raises(ValidationError, match="at most 524288 bytes together"):
+        Selection(ids=many)
+    with pytest.raises(ValidationError):
+        Selection(ids=("a",) * (IDS_MAX + 1))
+    assert len(Selection(ids=tuple(f"{number:052d}" for number in range(IDS_MAX))).query.ids) < QUESTION_BYTES_MAX / 2

@@ -1,96 +1,36 @@
-"""`tickover messages` and `tickover forecast`: sending delayed messages, looking up what is held, changing it."""
+"""`tickover messages` and `tickover forecast`: looking up what is held, changing it."""
 
-import base64
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import httpx
 import typer
 
-from policies.duration import parse_time, parse_typed_duration
-from policies.errors import FormatError
-from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_pages
+from sidecar.cli.messages.options import (
+    HELD_CONDITIONS,
+    ONE_MESSAGE,
+    PastOption,
+    TopicOption,
+    check_due,
+    past_query,
+    time_given,
+)
+from sidecar.cli.messages.sending import app
+from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_pages
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
 from sidecar.model.times import rfc_3339
 
-VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
 COLUMNS: Final = ("id", "source", "place", "due", "tier", "target", "policy", "attempt")
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send delayed messages, look them up, change them.")
-app.callback()(output_before)
-
-TopicOption = Annotated[str | None, typer.Option("--source", "--topic", help="Source topic.")]
-PartitionOption = Annotated[int | None, typer.Option(help="Partition of the source.", min=0)]
-HELD_CONDITIONS: Final[Options] = {
-    "topic": TopicOption,
-    "partition": PartitionOption,
-    "policy": Annotated[str | None, typer.Option(help="Policy, as name or name@version.")],
-    "target": Annotated[str | None, typer.Option(help="Target topic.")],
-    "key_prefix": Annotated[str | None, typer.Option(help="First characters of the key.")],
-    "error_class": Annotated[str | None, typer.Option(help="Error class of a retry.")],
-    "due_from": Annotated[str | None, typer.Option(help="Due then or later: RFC 3339 or epoch milliseconds.")],
-    "due_to": Annotated[str | None, typer.Option(help="Due before: RFC 3339 or epoch milliseconds.")],
-}
-ONE_MESSAGE: Final[Options] = {
-    "source": Annotated[str | None, typer.Option(help="Source topic, where the id is held in several.")],
-    "partition": PartitionOption,
-}
 LIST_DEFAULT: Final = 100
 HOW_MANY: Final[Options] = {
     "limit": Annotated[int | None, typer.Option(help=f"At most so many; {LIST_DEFAULT} if nothing is said.", min=1)],
     "everything": Annotated[bool | None, typer.Option("--all", help="All there are, page by page.")],
     "cursor": Annotated[str | None, typer.Option(help="Go on where a list ended: what that one said at its end.")],
 }
-PastOption = Annotated[bool, typer.Option("--past", help="A time more than a minute ago is meant: it is due at once.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the message.")]
-
-
-# The parameters of a command are its options: they cannot be fewer than what the user may say.
-@app.command()
-def send(
-    context: typer.Context,
-    target: Annotated[str, typer.Option(help="Topic the message goes to when it is due.")],
-    source: Annotated[str | None, typer.Option(help="Delay topic; may be left out where one policy fits.")] = None,
-    key: Annotated[str | None, typer.Option(help="Key, as text; left out: null.")] = None,
-    value: Annotated[str | None, typer.Option(help="Value, as text; left out: null.")] = None,
-    value_file: Annotated[str | None, typer.Option(help="File with the value, any bytes; - is stdin.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated, the order is kept.")] = None,
-    delay: Annotated[str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
-    deliver_at: Annotated[str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")] = None,
-    spread: Annotated[str | None, typer.Option(help="How much later it may be, so that herds move apart.")] = None,
-    expires_at: Annotated[
-        str | None, typer.Option(help="Not after: RFC 3339 with zone, or epoch milliseconds.")
-    ] = None,
-    target_partition: Annotated[
-        int | None, typer.Option(min=0, help="Partition of the target; else by the key.")
-    ] = None,
-    message_id: Annotated[str | None, typer.Option("--id", help="Your id of the message.")] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
-    ] = None,
-    past: PastOption = False,
-    url: UrlOption = "",
-    token: TokenOption = None,
-    form: OutputOption = Form.TABLE,
-) -> None:
-    """Send a message that is delivered later; prints its id, due time and place once Kafka has it."""
-    if value is not None and value_file is not None:
-        raise Failure("give --value or --value-file, not both", Status.USAGE)
-    body: dict[str, Any] = {"target": target, "headers": [read_header(text) for text in header or ()]}
-    optional = {
-        "source": source, "key": key, "id": message_id, "target_partition": target_partition,
-        "spread": duration_checked("--spread", spread), "expires_at": time_checked("--expires-at", expires_at),
-        **time_given(delay, deliver_at),
-    }  # fmt: skip
-    body |= given(optional)
-    body["value"] = value if value_file is None else _content(value_file)
-    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-    with connect(context, url, token) as sidecar:
-        show(sidecar.document("POST", f"/v1/messages?{httpx.QueryParams(past_query(past))}", body, headers), form)
 
 
 @app.command("list")
@@ -100,6 +40,7 @@ def list_held(
     context: typer.Context,
     conditions: dict[str, Any],
     how_many: dict[str, Any],
+    count: Annotated[bool, typer.Option("--count", help="Say how many there are in all, where that is known.")] = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -111,6 +52,8 @@ def list_held(
         raise Failure("give --limit or --all, not both", Status.USAGE)
     with connect(context, url, token) as sidecar:
         pages = _Pages(sidecar, conditions, None if everything else limit or LIST_DEFAULT, how_many.get("cursor"))
+        if count:
+            say(f"in all: {pages.counted()}")
         show_pages(pages, _summary, form, COLUMNS)
     _say_missing(pages.missing)
     if pages.cursor:
@@ -123,13 +66,16 @@ def get(
     context: typer.Context,
     message_id: IdArgument,
     which: dict[str, Any],
+    payload: Annotated[bool, typer.Option("--payload", help="Key, value and headers, too, masked.")] = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.YAML,
 ) -> None:
     """Show one message: where it is, when it is due, what became of it, and its way there."""
     with connect(context, url, token) as sidecar:
-        document = sidecar.document("GET", _path(message_id, which))
+        document = sidecar.document("GET", _path(message_id, which | ({"payload": "true"} if payload else {})))
+    if document.get("payload_known") is False:
+        say("its topic has the message no more: its payload is not known")
     _say_missing(document.pop("missing", []))
     document.pop("partial", None)
     show(document, form)
@@ -274,59 +220,6 @@ def forecast(
     show([before, *rows, later], form, ("minute", "held"))
 
 
-def read_header(text: str) -> list[str]:
-    """`name=value` as name and value."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise Failure(f"--header {text}: must be name=value", Status.USAGE)
-    return [name, value]
-
-
-def time_given(delay: str | None, deliver_at: str | None) -> dict[str, str]:
-    """At most one of both, checked here so that a slip of the finger needs no sidecar to be found."""
-    if delay is not None and deliver_at is not None:
-        raise Failure("give --delay or --deliver-at, not both", Status.USAGE)
-    if deliver_at is not None:
-        return {"deliver_at": str(time_checked("--deliver-at", deliver_at))}
-    return {} if delay is None else {"delay": str(duration_checked("--delay", delay))}
-
-
-def duration_checked(option: str, text: str | None) -> str | None:
-    """Checked as `time_checked` does, and that it has a unit; what REST takes may be a bare number."""
-    if text is not None:
-        try:
-            parse_typed_duration(text)
-        except FormatError as error:
-            raise Failure(f"{option}: {error}", Status.USAGE) from None
-    return text
-
-
-def past_query(past: bool) -> dict[str, str]:
-    """The part of a query that says that a time in the past is meant."""
-    return {"past": "true"} if past else {}
-
-
-def time_checked(option: str, text: str | None) -> str | None:
-    """Checked here, so that a slip of the finger needs no sidecar to be found."""
-    if text is not None:
-        time_ms(option, text)
-    return text
-
-
-def time_ms(option: str, text: str) -> int:
-    """Epoch milliseconds of a time. Raises Failure."""
-    try:
-        return parse_time(text)
-    except FormatError as error:
-        raise Failure(f"{option}: {error}", Status.USAGE) from None
-
-
-def check_due(conditions: Mapping[str, Any]) -> None:
-    """Check the times in `HELD_CONDITIONS`. Raises Failure."""
-    time_checked("--due-from", conditions.get("due_from"))
-    time_checked("--due-to", conditions.get("due_to"))
-
-
 class _Pages:
     """Pages of held messages, until `limit` (None: no limit) were given; notes what was missing in any page, and where
     the list would go on.
@@ -338,6 +231,12 @@ class _Pages:
         self._sidecar = sidecar
         self._conditions = conditions
         self._limit = limit
+
+    def counted(self) -> str:
+        """How many there are in all, in words."""
+        query = {**self._conditions, "limit": 1, "count": "true"}
+        count = self._sidecar.document("GET", f"/v1/messages?{httpx.QueryParams(query)}").get("count")
+        return "not known without a search; plan a change to count them" if count is None else str(count)
 
     def __iter__(self) -> Iterator[list[dict[str, Any]]]:
         left = self._limit
@@ -373,21 +272,3 @@ def _show_receipt(document: dict[str, Any], form: Form) -> None:
     show(document, form)
     if document.get("outcome") == "pending":
         say("its owner has not answered yet: the control record is in Kafka, and will be obeyed")
-
-
-def _content(file: str) -> str | dict[str, str]:
-    """The file as text where it is UTF-8, else as base64."""
-    try:
-        if file == "-":
-            content = sys.stdin.buffer.read(VALUE_BYTES_MAX + 1)
-        else:
-            with Path(file).open("rb") as stream:
-                content = stream.read(VALUE_BYTES_MAX + 1)
-    except OSError as error:
-        raise Failure(f"--value-file {file}: {error.strerror}", Status.USAGE) from None
-    if len(content) > VALUE_BYTES_MAX:
-        raise Failure(f"--value-file {file}: larger than 1 MiB; produce it to the delay topic yourself", Status.USAGE)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(content).decode()}

@@ -1,0 +1,1 @@
+"""Messages on the command line: sent, looked up, changed."""
