@@ -19,7 +19,7 @@ from api.body import BodyLimit
 from api.console import app as console
 from api.console.page import ConsoleOptions
 from api.dependencies import declared_access, refuse_undeclared
-from api.message import NewMessage
+from api.message import NewMessage, NewMessages
 from api.openapi import document, problem_pages
 from api.ports import Ports
 from api.routes import (
@@ -46,6 +46,7 @@ from sidecar.operations.schedules.schedule import Schedule
 _BODIES = (
     Policy,
     NewMessage,
+    NewMessages,
     policies.RollbackRequest,
     schedules.Rewind,
     explain.ExplainRequest,

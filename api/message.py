@@ -1,4 +1,4 @@
-"""The body of `POST /v1/messages` and the record it becomes."""
+"""The bodies of `POST /v1/messages` and `POST /v1/messages:batch`, and the record that a message becomes."""
 
 import base64
 import binascii
@@ -6,7 +6,7 @@ import math
 import re
 import uuid
 from collections.abc import Container
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Query
 from pydantic import (
@@ -47,6 +47,7 @@ from sidecar.model.partitioner import source_partition
 NAME_LENGTH_MAX: Final = 1_024
 ID_LENGTH_MAX: Final = 1_024
 SOURCES_SHOWN_MAX: Final = 20
+BATCH_MAX: Final = 500
 # Derived ids of two groups, callers or keys never meet.
 _NAMESPACE: Final = uuid.UUID("5b0c3f0e-6c0e-4d8e-9a57-1f2f6c8f4d11")
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -151,6 +152,31 @@ class NewMessage(BaseModel):
         if self.delay is not None and self.deliver_at is not None:
             raise ValueError("give delay or deliver_at, not both")
         return self
+
+
+class Batch(BaseModel):
+    """Messages whose faults are told one by one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    messages: Annotated[list[Any], Field(min_length=1, max_length=BATCH_MAX)]
+
+
+class NewMessages(Batch):
+    """Messages that are accepted or refused each by itself."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "messages": [
+                        {"target": "mail-out", "key": "42", "value": "hello", "delay": "15m"},
+                        {"target": "mail-out", "key": "43", "value": "hello", "delay": "401d"},
+                    ]
+                }
+            ]
+        }
+    )
+    messages: Annotated[list[NewMessage], Field(min_length=1, max_length=BATCH_MAX)]
 
 
 class Draft(NamedTuple):

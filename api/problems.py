@@ -51,9 +51,9 @@ def title_of(type: str) -> str:
     return type.replace("-", " ").capitalize()
 
 
-def problem_response(problem: Problem, instance: str) -> Response:
-    """ASCII JSON, so that no text in it (a half character in a name, say) can fail to be encoded."""
-    document = {
+def problem_document(problem: Problem, instance: str) -> dict[str, Any]:
+    """Problem document as plain data, without the id of a request."""
+    return {
         "type": f"/problems/{problem.type}",
         "title": title_of(problem.type),
         "status": problem.status,
@@ -62,6 +62,12 @@ def problem_response(problem: Problem, instance: str) -> Response:
         **({REQUEST_ID_FIELD: request_id} if (request_id := current_request_id()) else {}),
         **problem.extra,
     }
+
+
+def problem_response(problem: Problem, instance: str) -> Response:
+    """ASCII JSON, so that no text in it (a half character in a name, say) can fail to be encoded."""
+    request = {FIELD: request_id} if (request_id := current_request_id()) else {}
+    document = {**request, **problem_document(problem, instance)}
     return Response(json.dumps(document), problem.status, problem.headers, MEDIA_TYPE)
 
 

@@ -1,18 +1,32 @@
-"""`POST /v1/messages`: a delayed message without a Kafka client. Accepted means acknowledged by Kafka."""
+"""`POST /v1/messages` and `POST /v1/messages:batch`: delayed messages without a Kafka client. Accepted means
+acknowledged by Kafka.
+"""
 
+import asyncio
 import hashlib
 import json
 import logging
-from typing import Annotated, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from api.access.auth import Caller
-from api.body import validated
+from api.body import Body, validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
-from api.message import NewMessage, Past, draft, new_id, refuse_past, repeatable_id, source_of
+from api.message import (
+    Batch,
+    Draft,
+    NewMessage,
+    NewMessages,
+    Past,
+    draft,
+    new_id,
+    refuse_past,
+    repeatable_id,
+    source_of,
+)
 from api.openapi.description import described
 from api.ports import (
     Acknowledged,
@@ -21,16 +35,19 @@ from api.ports import (
     Fresh,
     IdempotencyUnavailable,
     Mismatch,
+    Outgoing,
     Ports,
     SenderRefused,
     SenderUnavailable,
 )
-from api.problems import Problem, unprocessable
+from api.problems import Problem, problem_document, unprocessable
 from api.routes.timeline import final
 from api.sources import refuse_unless_source
 from sidecar.model.times import with_times
 
 KEY_LENGTH_MAX: Final = 255
+BATCH_PATH: Final = "/v1/messages:batch"
+IDS_NOTED_MAX: Final = 20  # of a batch, in its audit record
 RETRY_LATER: Final = {"Retry-After": "1"}
 REFUSALS: Final = (
     "ambiguous-source", "no-source", "unknown-source", "not-a-source", "no-policy", "target-not-allowed", "loop",
@@ -60,6 +77,25 @@ class AcceptedOut(BaseModel):
     position: PositionOut
 
 
+class SentOut(BaseModel):
+    """Answer to one message of a batch: `status` as it would have been alone, and the accepted message or a problem."""
+
+    status: int
+    id: str | None = None
+    due: int | None = None
+    due_utc: str | None = None
+    position: PositionOut | None = None
+    problem: dict[str, Any] | None = None
+
+
+class BatchOut(BaseModel):
+    """Answers to all messages of a batch, in their order."""
+
+    items: list[SentOut]
+    accepted: int
+    refused: int
+
+
 @router.post(
     "/v1/messages",
     status_code=202,
@@ -84,14 +120,59 @@ async def send_message(
         accepted = await _send(ports, Asked(message, message.id or new_id(), past), ports.now_ms())
         trail.note(**accepted)
         return _told(accepted)
-    key = _scoped(idempotency_key, caller)
+    key = _scoped(idempotency_key, caller.name)
     try:
         accepted, is_replayed = await _send_once(ports, message, past, key, hashlib.sha256(body.canonical).digest())
         trail.note(**accepted)
         return _told(accepted, is_replayed)
     except IdempotencyUnavailable:
-        detail = "The store of idempotency keys can't be reached; nothing was sent."
-        raise Problem(503, "idempotency-unavailable", detail, RETRY_LATER) from None
+        raise _unavailable() from None
+
+
+@router.post(
+    BATCH_PATH,
+    responses={200: {"model": BatchOut}},
+    **described(
+        "Send delayed messages", NewMessages, "invalid-idempotency-key", "idempotency-key-reused",
+        "request-in-progress", "idempotency-unavailable",
+    ),
+)  # fmt: skip
+async def send_messages(
+    caller: Writer,
+    body: JsonBody,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    past: Past = False,
+    dry_run: Annotated[bool, Query(description="Send nothing, and say what would become of each")] = False,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Send up to 500 messages, in their order; each is accepted or refused by itself, as `POST /v1/messages` would.
+
+    With an `Idempotency-Key` the request may be repeated with the same body, also where some were answered by 503: what
+    was accepted is not sent twice. A dry run takes no key, and answers with `position: null`.
+    """
+    given = validated(Batch, body).messages
+    trail.note(messages=len(given), dry_run=dry_run)
+    try:
+        if dry_run or idempotency_key is None:
+            now_ms = ports.now_ms()
+            answers, is_replayed = await _each(ports, given, [None] * len(given), (past, dry_run), now_ms), False
+        else:
+            key = _scoped(idempotency_key, f"{caller.name}\nbatch")
+            fingerprint = hashlib.sha256(body.canonical).digest()
+            answers, is_replayed = await _each_once(ports, given, past, key, fingerprint)
+    except IdempotencyUnavailable:
+        raise _unavailable() from None
+    accepted = [answer["id"] for answer in answers if answer["status"] == ACCEPTED]
+    trail.note(accepted=len(accepted), refused=len(answers) - len(accepted), ids=accepted[:IDS_NOTED_MAX])
+    items = [with_times(answer, "due") if "due" in answer else answer for answer in answers]
+    told = {"items": items, "accepted": len(accepted), "refused": len(answers) - len(accepted)}
+    return json_response(told, 200, {"Idempotency-Replayed": "true"} if is_replayed else {})
+
+
+def _unavailable() -> Problem:
+    detail = "The store of idempotency keys can't be reached; nothing was sent."
+    return Problem(503, "idempotency-unavailable", detail, RETRY_LATER)
 
 
 class Asked(NamedTuple):
@@ -102,11 +183,11 @@ class Asked(NamedTuple):
     past: bool
 
 
-def _scoped(key: str, caller: Caller) -> str:
+def _scoped(key: str, scope: str) -> str:
     if not key or len(key) > KEY_LENGTH_MAX or not key.isascii() or not key.isprintable():
         detail = f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} printable ASCII characters."
         raise unprocessable("invalid-idempotency-key", detail)
-    return f"{caller.name}\n{key}"
+    return f"{scope}\n{key}"
 
 
 def _told(accepted: dict[str, object], is_replayed: bool = False) -> Response:
@@ -120,22 +201,29 @@ async def _send_once(
 
     If the request is cancelled in here, its lease runs out by itself: what Kafka got is unknown.
     """
-    match await ports.idempotency.begin(key, fingerprint, ports.now_ms()):
+    match await _begin(ports, key, fingerprint):
         case Answered(response):
             first: dict[str, object] = json.loads(response)
             return first, True
-        case Mismatch():
-            detail = "This Idempotency-Key was used for another body within the last 24 hours."
-            raise unprocessable("idempotency-key-reused", detail)
-        case Busy():
-            detail = "A request with this Idempotency-Key is under way; ask again."
-            raise Problem(409, "request-in-progress", detail, RETRY_LATER)
         case Fresh() as fresh:
             message_id = message.id or repeatable_id(key, fingerprint)
             if message.id is None and (left := _left_before(ports, message_id)) is not None:
                 await _keep(ports, key, fresh, left)
                 return left, True
             return await _answer(ports, Asked(message, message_id, past), fresh, key), False
+
+
+async def _begin(ports: Ports, key: str, fingerprint: bytes) -> Fresh | Answered:
+    """Whether the request is the first of its key. Raises `Problem`, and IdempotencyUnavailable."""
+    match await ports.idempotency.begin(key, fingerprint, ports.now_ms()):
+        case Mismatch():
+            detail = "This Idempotency-Key was used for another body within the last 24 hours."
+            raise unprocessable("idempotency-key-reused", detail)
+        case Busy():
+            detail = "A request with this Idempotency-Key is under way; ask again."
+            raise Problem(409, "request-in-progress", detail, RETRY_LATER)
+        case begun:
+            return begun
 
 
 def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
@@ -154,7 +242,7 @@ async def _answer(ports: Ports, asked: Asked, fresh: Fresh, key: str) -> dict[st
     return accepted
 
 
-async def _keep(ports: Ports, key: str, fresh: Fresh, accepted: dict[str, object]) -> None:
+async def _keep(ports: Ports, key: str, fresh: Fresh, accepted: object) -> None:
     try:
         await ports.idempotency.finish(key, fresh.holder, json.dumps(accepted).encode())
     except IdempotencyUnavailable:
@@ -175,7 +263,21 @@ async def _send_or_let_go(ports: Ports, asked: Asked, fresh: Fresh, key: str) ->
         raise
 
 
+class Ready(NamedTuple):
+    """A message as it will be sent, and when it will be due as far as that is known before."""
+
+    record: Outgoing
+    drafted: Draft
+    planned_ms: int
+
+
 async def _send(ports: Ports, asked: Asked, timestamp_ms: int) -> dict[str, object]:
+    """Raises `Problem`."""
+    return await _sent(ports, await _made_ready(ports, asked, timestamp_ms))
+
+
+async def _made_ready(ports: Ports, asked: Asked, timestamp_ms: int) -> Ready:
+    """All of it but the sending. Raises `Problem`."""
     message, message_id, past = asked
     refuse_past(message.deliver_at, timestamp_ms, past)
     drafted = draft(message, message_id, ports.limits)
@@ -187,18 +289,108 @@ async def _send(ports: Ports, asked: Asked, timestamp_ms: int) -> dict[str, obje
             raise unprocessable("unknown-source", f"The source topic {source} does not exist.")
         await refuse_unless_source(ports, source)
         record = drafted.record(source, partitions, timestamp_ms)
-        planned_ms = drafted.due_ms(Acknowledged(source, record.partition, 0, timestamp_ms), table, reserved)
-        at = await ports.sender.send(record)
+    except SenderUnavailable as error:
+        raise _unanswered(error) from None
+    planned_ms = drafted.due_ms(Acknowledged(source, record.partition, 0, timestamp_ms), table, reserved)
+    return Ready(record, drafted, planned_ms)
+
+
+def _unanswered(error: SenderUnavailable) -> Problem:
+    detail = f"Kafka did not acknowledge the record: {error}. It may or may not have it."
+    return Problem(503, "kafka-unavailable", detail, RETRY_LATER)
+
+
+async def _sent(ports: Ports, ready: Ready) -> dict[str, object]:
+    """Accepted message. Raises `Problem`."""
+    try:
+        at = await ports.sender.send(ready.record)
     except SenderRefused as error:
         detail = f"Kafka refused the record: {error}."
         type = error.reason.replace("_", "-")
         raise unprocessable(type, detail, reason=error.reason) from None
     except SenderUnavailable as error:
-        detail = f"Kafka did not acknowledge the record: {error}. It may or may not have it."
-        raise Problem(503, "kafka-unavailable", detail, RETRY_LATER) from None
+        raise _unanswered(error) from None
     try:  # again, as the engine will see it: jitter depends on the offset, and a topic may set its own time
-        due_ms = drafted.due_ms(at, table, reserved)
+        due_ms = ready.drafted.due_ms(at, ports.policies.table, ports.sources.reserved)
     except Problem:
-        due_ms = planned_ms
+        due_ms = ready.planned_ms
     position = {"topic": at.topic, "partition": at.partition, "offset": at.offset}
-    return {"id": message_id, "due": due_ms, "position": position}
+    return {"id": ready.drafted.id, "due": due_ms, "position": position}
+
+
+# --- many ---------------------------------------------------------------------------------------------------------
+
+ACCEPTED: Final = 202
+Answers = list[dict[str, Any]]
+
+
+async def _each_once(
+    ports: Ports, given: Sequence[Any], past: bool, key: str, fingerprint: bytes
+) -> tuple[Answers, bool]:
+    """Answers to all, and whether a former request did them."""
+    match await _begin(ports, key, fingerprint):
+        case Answered(response):
+            first: Answers = json.loads(response)
+            return first, True
+        case Fresh() as fresh:
+            ids = [repeatable_id(key, fingerprint + number.to_bytes(2)) for number in range(len(given))]
+            answers = await _each(ports, given, ids, (past, False), fresh.timestamp_ms)
+            statuses = {answer["status"] for answer in answers}
+            try:
+                if 503 in statuses:
+                    await ports.idempotency.release(key, fresh.holder)
+                elif ACCEPTED not in statuses:
+                    await ports.idempotency.forget(key, fresh.holder)
+                else:
+                    await _keep(ports, key, fresh, answers)
+            except IdempotencyUnavailable:
+                log.warning("the lease of an idempotent request could not be given back; it runs out by itself")
+            return answers, False
+
+
+async def _each(
+    ports: Ports, given: Sequence[Any], ids: Sequence[str | None], how: tuple[bool, bool], timestamp_ms: int
+) -> Answers:
+    """Answers to all: made ready one by one, then sent in this order and waited for together. `ids`: of those that
+    have none; what of these has left before is not sent again. `how`: whether a past is meant, and a dry run.
+    """
+    past, is_dry = how
+    made = []
+    for one, id in zip(given, ids, strict=True):
+        made.append(await _one_ready(ports, one, (id, past), timestamp_ms))
+        await asyncio.sleep(0)  # others are served meanwhile
+    if is_dry:
+        return [_foreseen(one) if isinstance(one, Ready) else one for one in made]
+    return list(await asyncio.gather(*(_one_sent(ports, one) for one in made)))
+
+
+async def _one_ready(
+    ports: Ports, given: Any, how: tuple[str | None, bool], timestamp_ms: int
+) -> Ready | dict[str, Any]:
+    """A message made ready, or its answer."""
+    derived, past = how
+    try:
+        message = validated(NewMessage, Body(given, b""))
+        if message.id is None and derived is not None and (left := _left_before(ports, derived)) is not None:
+            return {"status": ACCEPTED, **left}
+        return await _made_ready(ports, Asked(message, message.id or derived or new_id(), past), timestamp_ms)
+    except Problem as problem:
+        id = given.get("id") if isinstance(given, dict) else None
+        return _refused(problem, id if isinstance(id, str) else None)
+
+
+async def _one_sent(ports: Ports, one: Ready | dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(one, Ready):
+        return one
+    try:
+        return {"status": ACCEPTED, **await _sent(ports, one)}
+    except Problem as problem:
+        return _refused(problem, one.drafted.id)
+
+
+def _foreseen(one: Ready) -> dict[str, Any]:
+    return {"status": ACCEPTED, "id": one.drafted.id, "due": one.planned_ms, "position": None}
+
+
+def _refused(problem: Problem, id: str | None) -> dict[str, Any]:
+    return {"status": problem.status, "id": id, "problem": problem_document(problem, BATCH_PATH)}

@@ -346,7 +346,7 @@ class Reading:
             found = record_at(log, place)
             return None if found is None else show(found)
 
-        return await self._ask(look)
+        return await self.ask(look)
 
     def chosen(self, log: LetterLog, topics: Sequence[str]) -> Sequence[str]:
         """Dead-letter topics to read, these or all: nobody reads other topics this way. Raises UnknownTopic."""

@@ -225,6 +225,12 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "POST /v1/messages": (
         Call(body={"target": "push", **CONTENT}, headers={"idempotency-key": MARKS["idempotency key"]}),
     ),
+    "POST /v1/messages:batch": (
+        Call(
+            body={"messages": [{"target": "push", **CONTENT}, {"target": "nowhere", **CONTENT}]},
+            headers={"idempotency-key": MARKS["idempotency key"]},
+        ),
+    ),
     "GET /v1/messages/{id}": (Call({"id": "a"}), Call({"id": "a"}, query=PAYLOAD)),
     "DELETE /v1/messages/{id}": (Call(prepare=obeyed({CONTROL: Outcome.APPLIED}, {CONTROL: OFFSET})),),
     "PATCH /v1/messages/{id}": (

@@ -28,6 +28,7 @@ ROUTES = [
     ("GET", "/v1/dead-letters/x/x/x", Role.READ),
     ("GET", "/metrics", Role.READ),
     ("POST", "/v1/messages", Role.WRITE),
+    ("POST", "/v1/messages:batch", Role.WRITE),
     ("GET", "/v1/redrives", Role.READ),
     ("GET", "/v1/redrives/x", Role.READ),
     ("POST", "/v1/redrives", Role.WRITE),
