@@ -59,15 +59,15 @@ def problem_document(problem: Problem, instance: str) -> dict[str, Any]:
         "status": problem.status,
         "detail": problem.detail,
         "instance": instance,
-        **({REQUEST_ID_FIELD: request_id} if (request_id := current_request_id()) else {}),
         **problem.extra,
     }
 
 
 def problem_response(problem: Problem, instance: str) -> Response:
     """ASCII JSON, so that no text in it (a half character in a name, say) can fail to be encoded."""
-    request = {FIELD: request_id} if (request_id := current_request_id()) else {}
-    document = {**request, **problem_document(problem, instance)}
+    document = problem_document(problem, instance)
+    if request_id := current_request_id():
+        document[REQUEST_ID_FIELD] = request_id
     return Response(json.dumps(document), problem.status, problem.headers, MEDIA_TYPE)
 
 

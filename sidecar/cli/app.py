@@ -12,8 +12,8 @@ from sidecar.cli import (
     schedules,
 )
 from sidecar.cli.about import audit, process
-from sidecar.cli.overview import commands as overview
 from sidecar.cli.messages import held, sending
+from sidecar.cli.overview import commands as overview
 from sidecar.cli.run import app
 
 __all__ = ["app"]

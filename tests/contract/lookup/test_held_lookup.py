@@ -17,7 +17,6 @@ from sidecar.lookup import local as held_lookup
 from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.local import LaneView, LocalLookUp
 from sidecar.lookup.meeting import Meeting
-from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query, hashes_of
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.interface import Change
