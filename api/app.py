@@ -1,8 +1,8 @@
 """The REST API: `create_app(ports)`.
 
-A request passes, from outside in: path of the proxy -> name of the request -> HEAD as GET -> safe headers -> unforeseen
-failures -> audit -> body limit -> route -> caller, rate and role -> strict JSON -> model -> the port that does the
-work. Whatever goes wrong is a problem document.
+A request passes, from outside in: path of the proxy -> name of the request -> HEAD as GET -> safe headers -> ETags
+known already -> unforeseen failures -> audit -> body limit -> route -> caller, rate and role -> strict JSON -> model ->
+the port that does the work. Whatever goes wrong is a problem document.
 """
 
 from typing import Final
@@ -22,6 +22,7 @@ from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage, NewMessages
 from api.openapi import document, problem_pages
 from api.ports import Ports
+from api.preconditions import NotModified
 from api.routes import (
     actions,
     changes,
@@ -112,6 +113,7 @@ def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> F
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)
+    app.add_middleware(NotModified)
     app.add_middleware(SafeHeaders)
     app.add_middleware(Head)
     app.add_middleware(RequestId)

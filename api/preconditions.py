@@ -11,6 +11,9 @@ several contents; a version stands for one.
 import re
 from typing import Final
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from api.problems import Problem
 from sidecar.model.record import Place
 
@@ -55,6 +58,36 @@ def _objection(if_match: str, current: str, thing: str) -> str:
         return 'If-Match is a list of ETags like "3", with their quotes, or *: this matches nothing.'
     is_named = current.strip('"') in _NAMED.findall(if_match)
     return "" if is_named else f"The {thing} is not, or no longer, the one with this ETag."
+
+
+class NotModified:
+    """A GET whose answer has one of the ETags of its `If-None-Match` is answered with 304, and no body.
+
+    A held message may have gone from Redis to memory meanwhile: its ETag says where it is held in its source.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = Headers(scope=scope).get("if-none-match") if scope["type"] == "http" else None
+        if known is None or scope["method"] != "GET":
+            await self.app(scope, receive, send)
+            return
+        is_known = False
+
+        async def send_what_is_new(message: Message) -> None:
+            nonlocal is_known
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                headers = MutableHeaders(scope=message)
+                is_known = "etag" in headers and not _objection(known, headers["etag"], "")
+                if is_known:
+                    for name in ("content-length", "content-type"):
+                        del headers[name]
+                    message = {**message, "status": 304, "headers": headers.raw}
+            await send({**message, "body": b""} if is_known and message["type"] == "http.response.body" else message)
+
+        await self.app(scope, receive, send_what_is_new)
 
 
 def mismatch(detail: str, current: int) -> Problem:

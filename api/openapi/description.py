@@ -6,7 +6,8 @@ A refusal is named by its problem type. Those that follow from the route's role,
 added by `refusals`, and named by no route. Tests compare both with what the API answers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -15,6 +16,7 @@ from api.dependencies import IDEMPOTENCY_KEY, SAFE_METHODS, Access
 
 SCHEMA_PLACE: Final = "#/components/schemas/{model}"
 REFUSES: Final = "x-refuses"  # from the route to the document, where responses take its place
+ANSWER_HEADERS: Final = "x-answer-headers"  # the same
 
 _BY_STATUS: Final = {
     400: "malformed-json",
@@ -54,6 +56,19 @@ OF_BODIES: Final = (
 OF_QUERIES: Final = ("unknown-parameter",)
 LOOK_UP: Final = ("look-up-incomplete", "look-up-unavailable")
 SHOW_MORE: Final = frozenset({"payload", "key_prefix", "header"})  # with them a role more is needed, and a record of it
+HEADERS: Final[Mapping[str, str]] = {
+    "ETag": "What is shown or was written, in this version: for `If-Match`, and `If-None-Match` of a GET",
+    "Idempotency-Replayed": "`true`: a former request with this Idempotency-Key did it",
+    "Location": "Path of what was made or asked for",
+    "Retry-After": "So many seconds later it may be asked again",
+    "Tickover-Managed-By": "Who may change the policy: `api` or `file`",
+    "WWW-Authenticate": "How to authenticate (RFC 6750)",
+    "X-Request-Id": "Name of the request, as it was given or made here",
+}
+ALWAYS: Final = "X-Request-Id"
+OF_REFUSALS: Final[Mapping[int, Sequence[str]]] = {
+    401: ("WWW-Authenticate",), 412: ("ETag",), 429: ("Retry-After",), 503: ("Retry-After",),
+}  # fmt: skip
 PARAMETERS: Final[Mapping[str, str]] = {
     "cursor": "`next` of the page before; left out: the first page",
     "count": "Count what is listed, too, where that needs no search",
@@ -61,6 +76,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "due_to": "Due before this time",
     "error_class": "The class of the failure, as a glob",
     "id": "The id, as it was given or answered",
+    "if-none-match": "ETags that are known already, or *: 304 where what there is has one of them",
     "idempotency-key": "1 to 255 printable characters that name this request, so that it may be repeated",
     "limit": "At most so many items",
     "minutes": "So many minutes from now on",
@@ -81,10 +97,16 @@ PARAMETERS: Final[Mapping[str, str]] = {
 }
 
 
-def described(summary: str, body: type[BaseModel] | None = None, *refuses: str) -> dict[str, Any]:
+def described(
+    summary: str,
+    body: type[BaseModel] | None = None,
+    *refuses: str,
+    headers: Mapping[int, Sequence[str]] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Arguments of a route's decorator. `body`: the model of a body that the route parses itself; its first example is
-    the operation's. `refuses`: problem types."""
-    extra: dict[str, Any] = {REFUSES: refuses}
+    the operation's. `refuses`: problem types. `headers`: those of `HEADERS` that an answer has, by its status."""
+    told = {str(status): list(names) for status, names in headers.items()}
+    extra: dict[str, Any] = {REFUSES: refuses, ANSWER_HEADERS: told}
     if body is not None:
         schema = {"$ref": SCHEMA_PLACE.format(model=body.__name__)}
         content = {"application/json": {"schema": schema, "example": example_of(body)}}

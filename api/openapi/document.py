@@ -19,7 +19,16 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Access, Visitor, declared_access, json_response
-from api.openapi.description import PARAMETERS, REFUSES, SCHEMA_PLACE, refusals
+from api.openapi.description import (
+    ALWAYS,
+    ANSWER_HEADERS,
+    HEADERS,
+    OF_REFUSALS,
+    PARAMETERS,
+    REFUSES,
+    SCHEMA_PLACE,
+    refusals,
+)
 from api.problems import MEDIA_TYPE
 
 NONCE_BYTES: Final = 16
@@ -45,6 +54,7 @@ _TOKEN: Final = {
     "`Tickover-Client` instead.",
 }
 _DONE: Final = {"200": "Done", "202": "Accepted: it is done beside, or will be", "204": "Deleted"}
+_IF_NONE_MATCH: Final = {"name": "if-none-match", "in": "header", "required": False, "schema": {"type": "string"}}
 _UNFORESEEN: Final = (
     "Any other problem: `internal-error` (500), `request-timeout` (408), and 503 with `starting`, `stopping` or "
     "`too-many-requests-under-way`"
@@ -111,6 +121,9 @@ def _built(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, Any]:
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     components["schemas"] = dict(sorted(schemas.items()))
+    components["headers"] = {
+        name: {"description": words, "schema": {"type": "string"}} for name, words in HEADERS.items()
+    }
     components["securitySchemes"] = {"token": _TOKEN}
     answers: dict[str, dict[str, Any]] = json.loads(_file("answers.json"))
     accesses = _accesses(app.state.routes)
@@ -132,10 +145,13 @@ def _accesses(routes: Iterable[object]) -> dict[str, Access]:
 
 
 def _complete(method: str, operation: dict[str, Any], access: Access, answers: Mapping[str, Any]) -> None:
-    """Add to what FastAPI knows: the role, words of parameters, examples of answers by status, and refusals."""
+    """Add to what FastAPI knows: role, words of parameters, headers and examples of answers by status, refusals."""
     role = None if access.role is None else access.role.name.lower()
     operation["description"] = f"{operation['description'].strip()}\n\nRole: {role or 'none'}."
     operation["security"] = [{}] if role is None else [{}, {"token": [role]}]
+    given = operation.pop(ANSWER_HEADERS)
+    if method == "get" and "ETag" in given.get("200", ()):
+        operation.setdefault("parameters", []).append(_IF_NONE_MATCH.copy())
     for parameter in operation.get("parameters", ()):
         if "description" not in parameter:
             parameter["description"] = PARAMETERS[parameter["name"]]
@@ -146,9 +162,13 @@ def _complete(method: str, operation: dict[str, Any], access: Access, answers: M
             answer["description"] = _DONE[status]
         if status in answers:
             answer.setdefault("content", {}).setdefault("application/json", {})["example"] = answers[status]
+        answer["headers"] = _headers(given.get(status, ()))
+    if method == "get" and "ETag" in given.get("200", ()):
+        told["304"] = {"description": "It has one of the ETags of If-None-Match", "headers": _headers(given["200"])}
     for status, types in refusals(method, operation, access).items():
         told[str(status)] = _refused(status, types)
-    told["default"] = {"description": _UNFORESEEN, "content": {MEDIA_TYPE: {"schema": _schema("Problem")}}}
+    problem = {MEDIA_TYPE: {"schema": _schema("Problem")}}
+    told["default"] = {"description": _UNFORESEEN, "content": problem, "headers": _headers(["Retry-After"])}
     del operation[REFUSES]
 
 
@@ -157,8 +177,13 @@ def _refused(status: int, types: list[str]) -> dict[str, Any]:
     narrowed = {"properties": {"type": {"enum": names}, "status": {"const": status}}}
     return {
         "description": ", ".join(f"`{name}`" for name in types),
+        "headers": _headers(OF_REFUSALS.get(status, ())),
         "content": {MEDIA_TYPE: {"schema": {"allOf": [_schema("Problem"), narrowed]}}},
     }
+
+
+def _headers(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in sorted({*names, ALWAYS})}
 
 
 def _schema(name: str) -> dict[str, str]:

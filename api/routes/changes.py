@@ -102,7 +102,7 @@ class RunRequest(BaseModel):
     status_code=202,
     **described(
         "Plan a change of held messages", NewChange, "change-too-large", "confirmation-needed", "kafka-unavailable",
-        "changes-busy", "too-many-changes", "in-the-past", *LOOK_UP,
+        "changes-busy", "too-many-changes", "in-the-past", *LOOK_UP, headers={202: ["Location"]},
     ),
 )  # fmt: skip
 async def plan_change(
@@ -151,7 +151,7 @@ async def get_change(
     status_code=202,
     **described(
         "Run a change", RunRequest, "change-not-found", "change-active", "change-ended", "changes-busy",
-        "nothing-to-change", "stale-token", "plan-expired", "kafka-unavailable",
+        "nothing-to-change", "stale-token", "plan-expired", "kafka-unavailable", headers={202: ["Location"]},
     ),
 )  # fmt: skip
 async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:

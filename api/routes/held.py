@@ -197,6 +197,7 @@ async def get_forecast(
         "scans-busy",
         "kafka-unavailable",
         *LOOK_UP,
+        headers={200: ["ETag"]},
     ),
 )
 # tidy: what a caller may say of one message

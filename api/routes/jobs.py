@@ -102,7 +102,14 @@ def add_list_and_abort(router: APIRouter, kind: JobKind[AnyJob]) -> None:
         name=f"abort_{kind.noun}",
         description=f"Ask for its end: no more is {kind.deed} once its state is `aborted`; "
         f"what was {kind.deed} stays {kind.deed}.",
-        **described(f"Abort a {kind.noun}", None, f"{kind.noun}-not-found", f"{kind.noun}-ended", "kafka-unavailable"),
+        **described(
+            f"Abort a {kind.noun}",
+            None,
+            f"{kind.noun}-not-found",
+            f"{kind.noun}-ended",
+            "kafka-unavailable",
+            headers={202: ["Location"]},
+        ),
     )
     async def abort_job(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
         job = await told(lambda: kind.jobs(ports).abort(id, caller.name))

@@ -100,7 +100,7 @@ class BatchOut(BaseModel):
     "/v1/messages",
     status_code=202,
     responses={202: {"model": AcceptedOut}},
-    **described("Send a delayed message", NewMessage, *REFUSALS),
+    **described("Send a delayed message", NewMessage, *REFUSALS, headers={202: ["Idempotency-Replayed"]}),
 )
 async def send_message(
     caller: Writer,

@@ -41,6 +41,7 @@ WRITES: Final = (
     "precondition-failed", "precondition-required", "invalid-precondition", "file-managed", "holds-messages",
     "policies-unavailable",
 )  # fmt: skip
+SHOWN: Final = ("ETag", "Tickover-Managed-By")  # headers of an answer that is a policy
 CHECKS: Final = ("globs-too-long", "reserved-topic", "policy-too-large", "too-many-policies")
 router = APIRouter(tags=["policies"])
 
@@ -94,13 +95,23 @@ async def list_policies(
     return json_response({"items": items, "next": following})
 
 
-@router.get("/v1/policies/{name}", **described("Show a policy", None, "policy-not-found"))
+@router.get("/v1/policies/{name}", **described("Show a policy", None, "policy-not-found", headers={200: SHOWN}))
 async def get_policy(caller: Reader, ports: GivenPorts, name: str) -> Response:
     """One policy; the ETag header is its version."""
     return _shown(_current(ports, name))
 
 
-@POLICY.put(router, described("Create or replace a policy", Policy, *WRITES, *CHECKS, "name-differs"))
+@POLICY.put(
+    router,
+    described(
+        "Create or replace a policy",
+        Policy,
+        *WRITES,
+        *CHECKS,
+        "name-differs",
+        headers={200: SHOWN, 201: (*SHOWN, "Location")},
+    ),
+)
 async def put_policy(
     caller: Admin,
     body: JsonBody,
@@ -158,7 +169,7 @@ async def list_policy_versions(
     "/v1/policies/{name}/rollback",
     **described(
         "Roll a policy back to an earlier version", RollbackRequest, *WRITES, *CHECKS, "policy-not-found",
-        "version-not-found", "version-is-deletion",
+        "version-not-found", "version-is-deletion", headers={200: SHOWN},
     ),
 )  # fmt: skip
 async def rollback_policy(

@@ -135,6 +135,7 @@ class CanaryRequest(BaseModel):
         "Plan a redrive of dead letters", NewRedrive, "topic-not-found", "unknown-target", "redrive-loop",
         "redrive-too-large", "confirmation-needed", "redrives-busy", "too-many-redrives", "scans-busy",
         "kafka-unavailable", "letters-gone", "invalid-edit", "masked-content", "invalid-base64", "too-many-headers",
+        headers={202: ["Location"]},
     ),
 )  # fmt: skip
 async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail) -> Response:
@@ -164,7 +165,7 @@ async def get_redrive(caller: Reader, ports: GivenPorts, id: str) -> Response:
 @router.post(
     "/v1/redrives/{id}/canary",
     status_code=202,
-    **described("Send a few letters of a redrive first", CanaryRequest, *REFUSALS),
+    **described("Send a few letters of a redrive first", CanaryRequest, *REFUSALS, headers={202: ["Location"]}),
 )
 async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Send a few letters of the plan and watch what becomes of them; or discard a few."""
@@ -173,7 +174,9 @@ async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trai
     return REDRIVE.accepted(await told(lambda: ports.redrives.canary(id, count)))
 
 
-@router.post("/v1/redrives/{id}/run", status_code=202, **described("Run a redrive", None, *REFUSALS))
+@router.post(
+    "/v1/redrives/{id}/run", status_code=202, **described("Run a redrive", None, *REFUSALS, headers={202: ["Location"]})
+)
 async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Send or discard the rest, at the plan's rate, until it is done or too much of it fails again."""
     redrive = await told(lambda: ports.redrives.run(id))

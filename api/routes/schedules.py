@@ -121,7 +121,7 @@ async def list_schedules(
     return json_response({"items": items, "next": following})
 
 
-@router.get("/v1/schedules/{name}", **described("Show a schedule", None, *UNKNOWN))
+@router.get("/v1/schedules/{name}", **described("Show a schedule", None, *UNKNOWN, headers={200: ["ETag"]}))
 async def get_schedule(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, name: str, payload: WithPayload = False
 ) -> Response:
@@ -152,7 +152,12 @@ async def list_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Coun
     return json_response({"items": [with_times(item, "at") for item in items]})
 
 
-@SCHEDULE.put(router, described("Create or replace a schedule", Schedule, *WRITES, *CHECKS))
+@SCHEDULE.put(
+    router,
+    described(
+        "Create or replace a schedule", Schedule, *WRITES, *CHECKS, headers={200: ["ETag"], 201: ["ETag", "Location"]}
+    ),
+)
 async def put_schedule(
     caller: Admin,
     body: JsonBody,
@@ -179,7 +184,7 @@ async def put_schedule(
 
 @router.post(
     "/v1/schedules/{name}/rewind",
-    **described("Set a schedule back", Rewind, *WRITES, *UNKNOWN, "rewind-not-back"),
+    **described("Set a schedule back", Rewind, *WRITES, *UNKNOWN, "rewind-not-back", headers={200: ["ETag"]}),
 )
 async def rewind_schedule(
     caller: Admin, body: JsonBody, ports: GivenPorts, trail: GivenTrail, name: str, if_match: IfMatch = None

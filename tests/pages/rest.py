@@ -75,6 +75,8 @@ def call(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]:
         schema = answer.get("content", {}).get("application/json", {}).get("schema")
         if status.startswith("2"):
             answers.append(f"{status}{f' {kind(schema)}' if schema else ''}")
+        elif status == "304":
+            answers.append(status)
         elif own := [name for name in types(answer) if name not in {*OF_CALLERS, *OF_BODIES, *OF_QUERIES}]:
             refused.append(f"{status} {', '.join(map(code, own))}")
     yield f"Answer: {', '.join(answers)}; else a [problem](#problem){': ' if refused else ''}{'; '.join(refused)}.\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 import httpx
@@ -20,6 +20,7 @@ from api.access.gate import Gate
 from api.app import create_app
 from api.console.page import ConsoleOptions
 from api.lookup import LookUp
+from api.openapi.description import HEADERS
 from api.ports import (
     Acknowledged,
     Answered,
@@ -327,6 +328,7 @@ class World:
 
         response = self.runner.run(request())
         refuse_undescribed(self, method, response)
+        refuse_undescribed_headers(self, method, response)
         return response
 
     def send_raw(self, method: str, path: str, body: bytes, **headers: str) -> httpx.Response:
@@ -386,6 +388,36 @@ def refuse_undescribed(api: World, method: str, response: httpx.Response) -> Non
         if route.matches(scope)[0] is Match.FULL:
             told = (response.status_code, given["type"])
             assert described is None or response.status_code in UNFORESEEN or told in described, (route.path, told)
+            return
+
+
+HEADERS_ASKED: Final = frozenset(name.lower() for name in HEADERS)
+
+
+@cache
+def headers_described() -> dict[str, dict[str, set[str]]]:
+    """Headers of answers by status, by method and path."""
+    return {
+        f"{method.upper()} {path}": {
+            status: {name.lower() for name in answer.get("headers", ())}
+            for status, answer in operation["responses"].items()
+        }
+        for path, operations in World().app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    }
+
+
+def refuse_undescribed_headers(api: World, method: str, response: httpx.Response) -> None:
+    """Fail when an operation's answer has a header of note that its description doesn't have."""
+    path = unquote(response.url.path).removeprefix(api.path)
+    scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
+    for route in api.app.state.routes:
+        if route.matches(scope)[0] is Match.FULL:
+            described = headers_described().get(f"{method} {route.path_format}")
+            if described is not None:
+                told = described.get(str(response.status_code), described["default"])
+                undescribed = HEADERS_ASKED & response.headers.keys() - told
+                assert not undescribed, (route.path, response.status_code, undescribed)
             return
 
 

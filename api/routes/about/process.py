@@ -17,7 +17,7 @@ router = APIRouter(tags=["process"])
 
 
 @router.get("/v1/whoami", **described("Ask who you are here and what you may do"))
-async def whoami(request: Request, caller: Reader, ports: GivenPorts) -> Response:
+async def get_caller(request: Request, caller: Reader, ports: GivenPorts) -> Response:
     """The caller's name and role, the calls that the role allows, and which process answers.
 
     Without tokens everybody is `anonymous`, with the role admin where the request has the header `Tickover-Client`.
@@ -49,7 +49,7 @@ def _calls(request: Request, role: Role) -> list[str]:
 
 
 @router.get("/v1/settings", **described("Show the settings in force"))
-async def show_settings(caller: Admin, ports: GivenPorts) -> Response:
+async def get_settings(caller: Admin, ports: GivenPorts) -> Response:
     """Every setting of this process with its value, secrets masked, and where it came from.
 
     They name hosts, files and users of what is around, so they need the role admin.
@@ -58,7 +58,7 @@ async def show_settings(caller: Admin, ports: GivenPorts) -> Response:
 
 
 @router.get("/v1/doctor", **described("Look for what is wrong around this process"))
-async def examine(caller: Reader, ports: GivenPorts) -> Response:
+async def get_findings(caller: Reader, ports: GivenPorts) -> Response:
     """Findings on brokers, topics, Redis and clocks, as `tickover doctor` has them, each with what mends it. They are
     those of half a minute ago at most: `at` is when was looked.
     """

@@ -8,12 +8,14 @@ from typing import Any, Final
 import pytest
 from fastapi.routing import APIRoute
 
+from api.access.auth import Role
 from api.app import PARTS
 from api.dependencies import query_parameters
 from api.openapi.description import STATUS_OF
 from tests.pages.problems import types
 from tests.source import ROOT
-from tests.unit.api_world import World, problem, world
+from tests.unit.api.access.role_world import CALLS, full_world, token_of
+from tests.unit.api_world import World, headers_described, problem, world
 
 ROUTES: Final = [route for part in PARTS for route in part.router.routes if isinstance(route, APIRoute)]
 UNFORESEEN: Final = (
@@ -148,3 +150,44 @@ def test_a_type_that_there_is_not(api: World) -> None:
 
 def test_types_are_known_from_the_code() -> None:
     assert (ROOT / "api" / "problems.json").read_text(encoding="utf-8") == types()
+
+
+# --- ETags --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="full")
+def full_fixture() -> Iterator[World]:
+    with full_world() as made:
+        made.client_headers["authorization"] = f"Bearer {token_of(Role.ADMIN)}"
+        yield made
+
+
+WITH_ETAG: Final = [name for name, headers in headers_described().items() if "etag" in headers.get("200", ())]
+
+
+@pytest.mark.parametrize("call", [name for name in WITH_ETAG if name.startswith("GET ")])
+def test_what_is_known_already_is_not_told_again(full: World, call: str) -> None:
+    path = call.removeprefix("GET ").format(**CALLS[call][0].given)
+    got = full.call("GET", path)
+    etag = got.headers["etag"]
+    for known in (etag, f"W/{etag}", f'"other", {etag}', "*", f'{etag[:-1]}-gzip"'):
+        for method in ("GET", "HEAD"):
+            same = full.call(method, path, headers={"if-none-match": known})
+            assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", etag)
+            assert "content-type" not in same.headers
+    for other in ('"other"', "", etag.strip('"')):
+        assert full.call("GET", path, headers={"if-none-match": other}).json() == got.json()
+
+
+def test_all_that_have_an_etag_say_so_and_take_it_back(document: Any) -> None:
+    assert {name for name, one in operations(document).items() if "304" in one["responses"]} == {
+        "GET /v1/messages/{id}", "GET /v1/policies/{name}", "GET /v1/schedules/{name}",
+    } <= set(WITH_ETAG)  # fmt: skip
+    for one in operations(document).values():
+        asks = {parameter["name"] for parameter in one.get("parameters", ())}
+        assert ("304" in one["responses"]) <= ("if-none-match" in asks)
+
+
+def test_what_has_no_etag_is_told_each_time(api: World) -> None:
+    assert api.call("GET", "/v1/policies", headers={"if-none-match": "*"}).status_code == 200
+    problem(api.call("GET", "/v1/policies/x", headers={"if-none-match": "*"}), 404, "policy-not-found")

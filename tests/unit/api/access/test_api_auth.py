@@ -101,7 +101,7 @@ def test_no_route_is_forgotten() -> None:
         assert listed == {(method, path) for method, path, _ in ROUTES} | {
             ("GET", "/livez"),
             ("GET", "/readyz"),
-            ("GET", "/problems/{name}"),
+            ("GET", "/problems/x"),
         }
 
 
