@@ -61,7 +61,7 @@ def page() -> str:
 def types(answer: dict[str, Any]) -> list[str]:
     """The problem types that an answer may have; none of what may come from anywhere."""
     schema = answer["content"]["application/problem+json"]["schema"]
-    enum = schema["allOf"][1]["properties"]["type"]["enum"] if "allOf" in schema else []
+    enum = schema["properties"]["type"]["enum"] if "properties" in schema else []
     return [name.removeprefix("/problems/") for name in enum]
 
 

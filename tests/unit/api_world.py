@@ -360,9 +360,7 @@ def refusals_described() -> dict[str, set[tuple[int, str]]]:
             (int(status), name)
             for status, answer in operation["responses"].items()
             if status.startswith(("4", "5"))
-            for name in answer["content"]["application/problem+json"]["schema"]["allOf"][1]["properties"]["type"][
-                "enum"
-            ]
+            for name in answer["content"]["application/problem+json"]["schema"]["properties"]["type"]["enum"]
         }
         for path, operations in World().app.openapi()["paths"].items()
         for method, operation in operations.items()

@@ -57,7 +57,7 @@ Time = Annotated[
 class Selection(BaseModel):
     """Held messages that fit everything given, as `GET /v1/messages` takes it; `due_to` is excluded."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", title="MessageSelection")
     topic: Word | None = Field(
         default=None, description="The source, also given as `source`", validation_alias=AliasChoices("topic", "source")
     )

@@ -153,7 +153,7 @@ Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
 class Selection(BaseModel):
     """Letters that fit everything given. `since` and `until` (excluded) are epoch milliseconds of the letter."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", title="LetterSelection")
     reason: Word | None = None
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
     error_class: Word | None = Field(default=None, description="A glob")
