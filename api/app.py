@@ -36,7 +36,7 @@ from api.routes import (
     redrives,
     schedules,
 )
-from api.routes.about import audit
+from api.routes.about import audit, quarantine
 from api.routes.about import process as about
 from api.routes.group import overview
 from api.routes.group.looks import Overviews
@@ -56,6 +56,7 @@ _BODIES = (
     actions.Reschedule,
     changes.NewChange,
     changes.RunRequest,
+    quarantine.Correction,
     Schedule,
 )
 
@@ -71,6 +72,7 @@ PARTS: Final = (
     redrives,
     changes,
     schedules,
+    quarantine,
     about,
     audit,
     overview,

@@ -219,7 +219,7 @@ def draft(message: NewMessage, message_id: str, limits: Limits) -> Draft:
         raise unprocessable("reserved-header", f"Header names must not begin with {CONTROL_PREFIX}.")
     controls = _controls(message, message_id)
     if len(headers) + len(controls) > limits.headers:
-        raise _too_many(f"more than {limits.headers} headers")
+        raise too_many_headers(f"more than {limits.headers} headers")
     return Draft(message_id, data_of(message.key), data_of(message.value), headers, controls)
 
 
@@ -228,7 +228,7 @@ def bytes_of(given: list[tuple[str, Content]] | dict[str, Content], limits: Limi
     pairs = list(given.items()) if isinstance(given, dict) else given
     headers = [(name, data_of(content)) for name, content in pairs]
     if sum(len(name.encode()) + len(value or b"") for name, value in headers) > limits.header_bytes:
-        raise _too_many(f"more than {limits.header_bytes} bytes of headers")
+        raise too_many_headers(f"more than {limits.header_bytes} bytes of headers")
     return headers
 
 
@@ -252,7 +252,8 @@ def data_of(content: Content) -> bytes | None:
     return None if content is None else content.encode()
 
 
-def _too_many(what: str) -> Problem:
+def too_many_headers(what: str) -> Problem:
+    """422: the engine would set it aside for it."""
     detail = f"The record would be quarantined: {what}."
     return unprocessable("too-many-headers", detail, reason="too_many_headers")
 

@@ -18,6 +18,7 @@ from sidecar.operations.bulk.changes import Changes
 from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.dead_letters.redrive_plan import Governor
 from sidecar.operations.dead_letters.redrives import Redrives
+from sidecar.operations.dead_letters.resending import Resending
 from sidecar.operations.schedules.owing import Limits as ScheduleLimits
 from sidecar.operations.schedules.schedule import Entry, Schedule
 from sidecar.operations.schedules.schedule_book import Known
@@ -242,5 +243,6 @@ class Ports:
     sources: Sources
     about: About
     group: Group  # all processes of it, at a glance
+    resending: Resending
     limits: Limits = Limits()
     path: str = ""  # under which a proxy shows the API

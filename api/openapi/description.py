@@ -27,7 +27,7 @@ _BY_STATUS: Final = {
     409: "change-active change-ended file-managed held-in-several-places holds-messages letters-busy letters-gone "
     "nothing-to-change nothing-to-redrive plan-expired redrive-active redrive-ended request-in-progress "
     "schedule-of-newer-version schedule-unreadable stale-token target-gone too-late too-many-changes too-many-policies "
-    "too-many-redrives too-many-schedules",
+    "already-sent not-sendable too-many-redrives too-many-schedules",
     412: "precondition-failed",
     413: "body-too-large",
     415: "unsupported-encoding unsupported-media-type",
@@ -37,7 +37,7 @@ _BY_STATUS: Final = {
     "invalid-number invalid-parameter invalid-precondition invalid-range invalid-text loop masked-content name-differs "
     "no-policy no-source not-a-source policy-too-large redrive-loop redrive-too-large reserved-header reserved-topic "
     "rewind-not-back schedule-too-large target-not-allowed timeout too-deep too-far too-large too-many-headers "
-    "too-many-values unknown-parameter unknown-source unknown-target unknown-topic version-is-deletion",
+    "too-many-values not-retryable unknown-parameter unknown-source unknown-target unknown-topic version-is-deletion",
     428: "precondition-required",
     429: "rate-limited",
     503: "audit-unavailable changes-busy explain-busy idempotency-unavailable kafka-unavailable keys-unavailable "

@@ -11,7 +11,7 @@ from sidecar.cli import (
     policies,
     schedules,
 )
-from sidecar.cli.about import audit, process
+from sidecar.cli.about import audit, process, quarantine
 from sidecar.cli.messages import held, sending
 from sidecar.cli.overview import commands as overview
 from sidecar.cli.run import app
@@ -30,6 +30,7 @@ app.command()(held.forecast)
 app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dead_letters.redrive_app, name="redrive")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")

@@ -34,7 +34,7 @@ from sidecar.overview.reporting import Reporter
 from sidecar.service.assembly import Machinery
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.operations.bulk_changes import changes_of
-from sidecar.service.operations.dead_letters import governor_of, reading_of, redriven_of, redrives_of
+from sidecar.service.operations.dead_letters import governor_of, reading_of, redriven_of, redrives_of, resending_of
 from sidecar.service.operations.schedules import firing_of, limits_of, schedule_store_of
 from sidecar.service.sources import Sources
 from sidecar.settings.settings import Settings
@@ -112,6 +112,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         monotonic_s=time.monotonic,
         sources=made.sources,
         about=made.about,
+        resending=resending_of(settings, client, redriven, redrives),
         limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         path=settings.api.path,
         group=made.overview.group(replicas, backlog),

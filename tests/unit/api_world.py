@@ -49,11 +49,13 @@ from sidecar.operations.dead_letters.browse import Limits as ScanLimits
 from sidecar.operations.dead_letters.browse import Reading, Rules
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.resending import Resending
+from sidecar.operations.jobs.transactional_sender import Sendable
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.settings.settings import Settings
 from tests.source import ROOT
 from tests.unit.change_world import MemoryChanges
-from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven
+from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven, MemoryShipping
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
 from tests.unit.report_world import MemoryOverview
 from tests.unit.schedule_world import LIMITS, MemorySchedules
@@ -278,6 +280,10 @@ class World:
     def __post_init__(self) -> None:
         self.redriving = MemoryRedrives(self.letters)
         self.changing = MemoryChanges(lambda: self.policies.table)
+        self.resent: list[Sendable] = []
+        self.resend_failures: list[Exception] = []
+        self.shippings: dict[str, MemoryShipping] = {}  # by plan
+        self.resending = Resending(self._ship, self.redriven, self.redriving.redrives.all, lambda: self.now_ms)
         self.about = About(Settings(group="g"), lambda _: self.findings, lambda: self.monotonic_s, lambda: self.now_ms)
         self.app: FastAPI = create_app(
             Ports(
@@ -306,9 +312,14 @@ class World:
                 sources=self.sources,
                 about=self.about,
                 group=self.group,
+                resending=self.resending,
             ),
             self.console,
         )
+
+    def _ship(self, plan: str) -> MemoryShipping:
+        self.shippings[plan] = MemoryShipping(self.redriven, self.resent, self.resend_failures)
+        return self.shippings[plan]
 
     def log(self) -> MemoryLetterLog:
         """All topics that are read, the audit topic among them."""

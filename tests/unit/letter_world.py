@@ -8,7 +8,7 @@ from sidecar.kafka.topic_follower import TopicReader
 from sidecar.model.record import Headers, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
-from sidecar.operations.jobs.transactional_sender import OutgoingRecord
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord, Sendable
 
 NOW_MS = 1_800_000_000_000
 
@@ -80,6 +80,28 @@ class MemoryRedriven(RedrivenLog):
             self.taken.append(record)
             self.end += 1
         pen.written()
+
+
+class MemoryShipping:
+    """A transactional producer: all that is written is read at once. `failures` come first, one a call of `write`."""
+
+    def __init__(self, redriven: MemoryRedriven, sent: list[Sendable], failures: list[Exception]) -> None:
+        self._redriven, self._sent, self._failures = redriven, sent, failures
+        self.is_closed = False
+
+    def init(self) -> None:
+        pass
+
+    def write(self, parcels: Sequence[Sendable], facts: Sequence[Sendable]) -> None:
+        if self._failures:
+            raise self._failures.pop(0)
+        self._sent += parcels
+        for fact in facts:
+            self._redriven.take(Record(self._redriven.end, fact.key, fact.value))
+            self._redriven.end += 1
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Record:

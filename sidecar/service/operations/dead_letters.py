@@ -19,9 +19,11 @@ from sidecar.operations.dead_letters.redrive_routing import Ways
 from sidecar.operations.dead_letters.redrive_run import RedriveRun
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
+from sidecar.operations.dead_letters.resending import Resending
 from sidecar.operations.jobs.job import JobLog, State
 from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import owner_of
+from sidecar.operations.jobs.transactional_sender import TransactionalSender
 from sidecar.settings.settings import Settings
 
 
@@ -100,6 +102,15 @@ def redrives_of(
         client, redrive_log, transactional_id, lambda job, shipping: RedriveRun(job, shipping, here), here.wait
     )
     return redrives, redrive_log
+
+
+def resending_of(settings: Settings, client: Mapping[str, Any], redriven: RedrivenLog, redrives: Redrives) -> Resending:
+    """Sender of single quarantined records."""
+
+    def begin(plan: str) -> TransactionalSender:
+        return TransactionalSender(client, f"tickover.{settings.group}.redrive.{plan}", settings.redriven_topic)
+
+    return Resending(begin, redriven, redrives.all, redrives.crew.jobs.now_ms)
 
 
 def _choose(reading: Reading, log: LetterLog, topic: str) -> None:

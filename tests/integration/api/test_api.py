@@ -30,7 +30,7 @@ from sidecar.lookup.receipts import Receipts
 from sidecar.model.stats import Stats
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.service.operations.bulk_changes import changes_of
-from sidecar.service.operations.dead_letters import governor_of, reading_of, redriven_of, redrives_of
+from sidecar.service.operations.dead_letters import governor_of, reading_of, redriven_of, redrives_of, resending_of
 from sidecar.service.operations.schedules import limits_of, schedule_store_of
 from sidecar.settings.settings import Settings
 from tests.services.kafka import Kafka
@@ -131,7 +131,8 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         sender=sender,
         audit_sender=sender,
         letters=(reading := reading_of(Settings(), settings, lambda: store.table, redriven)),
-        redrives=redrives_of(Settings(), followed, store, reading, redriven)[0],
+        redrives=(redrives := redrives_of(Settings(), followed, store, reading, redriven)[0]),
+        resending=resending_of(Settings(), settings, redriven, redrives),
         governor=governor_of(Settings()),
         changes=changes_of(Settings(), followed, lambda: store.table, MemoryGroup(), receipts)[0],
         change_rate=0,

@@ -232,6 +232,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/redrives", {**NAMED, "edit": {"value": "v"}}),
     ("POST", "/v1/redrives", {**NAMED, "action": "discard"}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),
+    ("POST", "/v1/quarantine/0/0/send", {"key": "k", "value": "v", "headers": [["h", "x"]], "without": ["g"]}),
     ("POST", "/v1/changes", {"action": "cancel", "filter": HELD, "rate": 1, "confirm_all": True}),
     *(
         ("POST", "/v1/changes", {"action": "reschedule", "filter": {"key_prefix": "k"}, time: 1})

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from api.access.auth import Role, Tokens, load_tokens
 from api.app import PARTS
-from policies.headers import ERROR_CLASS, ERROR_MESSAGE, ID
+from policies.headers import ERROR_CLASS, ERROR_MESSAGE, ID, TARGET
 from sidecar.ledger.block import Entries
 from sidecar.lookup.query import row_of
 from sidecar.lookup.receipt import LedgerPlace
@@ -115,6 +115,8 @@ def full_world() -> Iterator[World]:
             api.letters.add(
                 LANE.topic, [(ID, b"a"), *HEADERS], partition=LANE.partition, key=secrets["key"], value=secrets["value"]
             )
+        aside = [*dead("no_policy", source="reminders/3/7", detail="none matches"), *HEADERS, (TARGET, b"push")]
+        api.letters.add("tickover.quarantine", aside, key=secrets["key"], value=secrets["value"])
         given = schedule(name="tick", cron="0 9 * * *", target="push", **CONTENT)
         api.schedules.store.put(given, "reminders", 0, "me")
         yield api
@@ -193,6 +195,7 @@ PAYLOAD: Final = {"payload": "true"}
 TICK: Final = {"name": "tick"}
 POLICY: Final = {"name": "reminders"}
 LETTER: Final = {"topic": "orders-dlq", "partition": "0", "offset": "0"}
+ASIDE: Final = {"partition": "0", "offset": "0"}
 CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /": (Call(),),
     "GET /docs": (Call(),),
@@ -245,6 +248,9 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "PUT /v1/policies/{name}": (Call(POLICY, headers=ANY_VERSION, body=REMINDERS),),
     "POST /v1/policies/{name}/rollback": (Call(POLICY, headers=ANY_VERSION, body={"version": 1}),),
     "GET /v1/policies/{name}/versions": (Call(POLICY),),
+    "GET /v1/quarantine": (Call(), Call(query=PAYLOAD)),
+    "GET /v1/quarantine/{partition}/{offset}": (Call(ASIDE), Call(ASIDE, query=PAYLOAD)),
+    "POST /v1/quarantine/{partition}/{offset}/send": (Call(ASIDE, body={"headers": {"tickover-delay": "10m"}}),),
     "GET /v1/redrives": (Call(prepare=redrive),),
     "POST /v1/redrives": (
         Call(body={"topic": "orders-dlq", "filter": {"error_class": "Refused"}}),
