@@ -6,7 +6,8 @@ import httpx
 import typer
 
 from sidecar.cli.dead_letters import FullOption, OpenOption, PayloadOption
-from sidecar.cli.messages import content_of, read_header
+from sidecar.cli.messages.options import read_header
+from sidecar.cli.messages.sending import content_of
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_items
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, TokenOption, UrlOption, connect, given, taking
 from sidecar.model.times import rfc_3339

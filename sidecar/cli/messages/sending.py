@@ -74,7 +74,7 @@ def send(
         **time_given(delay, deliver_at),
     }  # fmt: skip
     body |= given(optional)
-    body["value"] = value if value_file is None else _content(value_file)
+    body["value"] = value if value_file is None else content_of(value_file)
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
     with connect(context, url, token) as sidecar:
         show(sidecar.document("POST", f"/v1/messages?{httpx.QueryParams(past_query(past))}", body, headers), form)
@@ -141,7 +141,7 @@ def _opened(file: str) -> Iterator[TextIO]:
         raise Failure(f"--file {file}: not UTF-8 text", Status.USAGE) from None
 
 
-def _content(file: str) -> str | dict[str, str]:
+def content_of(file: str) -> str | dict[str, str]:
     """The file as text where it is UTF-8, else as base64."""
     try:
         if file == "-":
