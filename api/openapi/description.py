@@ -26,8 +26,8 @@ _BY_STATUS: Final = {
     "unknown-message version-not-found not-found",
     409: "change-active change-ended file-managed held-in-several-places holds-messages letters-busy letters-gone "
     "nothing-to-change nothing-to-redrive plan-expired redrive-active redrive-ended request-in-progress "
-    "schedule-of-newer-version schedule-unreadable stale-token target-gone too-late too-many-changes too-many-policies "
-    "already-sent not-sendable too-many-redrives too-many-schedules",
+    "schedule-of-newer-version schedule-unreadable stale-token target-gone too-late too-many-changes too-many-groups "
+    "too-many-policies already-sent not-sendable too-many-redrives too-many-schedules",
     412: "precondition-failed",
     413: "body-too-large",
     415: "unsupported-encoding unsupported-media-type",

@@ -2,28 +2,34 @@
 
 from collections.abc import Awaitable
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
+from api.body import validated
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.message import Topic
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.problems import Problem
+from policies.duration import TIME_MAX_MS
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.browse import Look, Page, ReadingBusy, Shown, UnknownTopic
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Fingerprint, Selection, place_of
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.group_notes import NOTE_LENGTH_MAX, GroupNote, GroupState
+from sidecar.operations.dead_letters.groups import Frame, note_document
 from sidecar.operations.dead_letters.redrive_routing import destination
+from sidecar.operations.dead_letters.redriven_log import TooManyNotes
 
 REFUSALS: Final = ("topic-not-found", "scans-busy", "kafka-unavailable")
+OF: Final = "@"  # in a cursor, between a place and a time
 router = APIRouter(tags=["dead letters"])
 
 Answer = TypeVar("Answer")
@@ -72,11 +78,59 @@ def _listed(ports: Ports, payload: bool, page: Page) -> dict[str, Any]:
     return {"items": items, **_progress(page)}
 
 
+class GroupFilter(Filter):
+    """Parameters of the query for groups."""
+
+    trend: Annotated[bool, Field(description="Count each by minute of the last hour, and by hour of the last day")] = (
+        False
+    )
+
+
 @router.get("/v1/dead-letters/groups", **described("Count dead letters by what went wrong", None, *REFUSALS))
-async def list_dead_letter_groups(caller: Reader, ports: GivenPorts, query: Annotated[Filter, Query()]) -> Response:
-    """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all."""
-    groups, page = await answered(ports.letters.groups(query.topic, query.look(), _start(query.cursor)))
-    return json_response({"items": [group.document() for group in groups], **_progress(page)})
+async def list_dead_letter_groups(
+    caller: Reader, ports: GivenPorts, query: Annotated[GroupFilter, Query()]
+) -> Response:
+    """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all. `state` is what
+    people have said of a group, or `back_again`: a letter has come since it was resolved, and that of any page counts.
+
+    With `trend` all pages are of the minutes and hours of the first one.
+    """
+    start, now_ms = _start_of_groups(query.cursor)
+    frame = Frame(now_ms or ports.now_ms()) if query.trend else None
+    look = query.look()._replace(trend_ms=frame and frame.now_ms)
+    groups, page = await answered(ports.letters.groups(query.topic, look, start))
+    told = {"items": [group.document() for group in groups], **_progress(page, frame)}
+    return json_response({**told, **({} if frame is None else {"trend": frame.document()})})
+
+
+class GroupWords(BaseModel):
+    """Words about a group of failures. `new` without a note: as if nobody had said anything."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra={"examples": [{"state": "resolved", "note": "mended in 4.2"}]}
+    )
+    state: Literal["new", "known", "resolved"]
+    note: Annotated[str, Field(max_length=NOTE_LENGTH_MAX)] = ""
+
+
+@router.put(
+    "/v1/dead-letters/{topic}/groups/{fingerprint}",
+    **described(
+        "Say where people stand with a group of failures", GroupWords, "too-many-groups", "invalid-parameter", *REFUSALS
+    ),
+)
+async def put_dead_letter_group(
+    caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, topic: Topic, fingerprint: Fingerprint
+) -> Response:
+    """State and note of a group, in place of those of before. A resolved one whose letters come again is back again."""
+    asked = validated(GroupWords, body)
+    trail.note(state=asked.state)
+    said = GroupNote(state=GroupState(asked.state), note=asked.note, author=caller.name, time_ms=ports.now_ms())
+    try:
+        note = await answered(ports.letters.say(topic, fingerprint, said))
+    except TooManyNotes as error:
+        raise Problem(409, "too-many-groups", str(error)) from None
+    return json_response({"topic": topic, "fingerprint": fingerprint, "state": note.state, **note_document(note)})
 
 
 @router.get(
@@ -130,8 +184,9 @@ def _document(ports: Ports, letter: DeadLetter, payload: bool) -> dict[str, Any]
     return {**document, "payload": masking.payload(letter)} if payload else document
 
 
-def _progress(page: Page) -> dict[str, Any]:
-    following = None if page.following is None else encode(str(page.following))
+def _progress(page: Page, frame: Frame | None = None) -> dict[str, Any]:
+    text = str(page.following) if frame is None else f"{page.following}{OF}{frame.now_ms}"
+    following = None if page.following is None else encode(text)
     return {"next": following, "scanned": page.scanned, "remaining": page.remaining}
 
 
@@ -142,6 +197,17 @@ def _start(cursor: str | None) -> Place | None:
     if place is None:
         raise unknown_cursor()
     return place
+
+
+def _start_of_groups(cursor: str | None) -> tuple[Place | None, int | None]:
+    """Place to go on from, and the time of the first page's trend, where it had one."""
+    if cursor is None:
+        return None, None
+    text, _, now_ms = decode(cursor).partition(OF)
+    place = place_of(text)
+    if place is None or (now_ms and not (now_ms.isascii() and now_ms.isdigit() and int(now_ms) <= TIME_MAX_MS)):
+        raise unknown_cursor()
+    return place, int(now_ms) if now_ms else None
 
 
 async def answered(asked: Awaitable[Answer]) -> Answer:

@@ -22,6 +22,7 @@ from sidecar.model.times import with_times
 PAGES_MAX: Final = 100_000
 STDIN: Final = "-"
 FATES: Final = ("redriven", "discarded")
+BACK_AGAIN: Final = "back_again"
 COLUMNS: Final = (
     "position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "redriven", "discarded",
     "policy",
@@ -81,12 +82,13 @@ def groups(
     topic: TopicsOption = None,
     *,
     conditions: dict[str, Any],
+    trend: Annotated[bool, typer.Option("--trend", help="Also by minute of the hour and hour of the day.")] = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Count dead letters by what went wrong, most frequent first. Reads all of them."""
-    query = {"topic": topic, **_with_times(conditions)}
+    query = {"topic": topic, **_with_times(conditions), "trend": trend}
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     with connect(context, url, token) as sidecar:
         for page in _pages(sidecar, "/v1/dead-letters/groups", query):
@@ -97,6 +99,7 @@ def groups(
         "count",
         "open",
         "discarded",
+        "state",
         "topic",
         "reason",
         "error_class",
@@ -105,8 +108,27 @@ def groups(
         "first_seen",
         "last_seen",
         "example",
+        "note",
+        *(("trend",) if trend else ()),
     )
     _show(ordered, form, columns)
+
+
+@app.command("group")
+def say_of_group(
+    context: typer.Context,
+    fingerprint: Annotated[str, typer.Argument(help="As `groups` shows it.")],
+    topic: Annotated[str, typer.Option(help="Dead-letter topic.")],
+    state: Annotated[str, typer.Option(help="new, known or resolved; resolved ones that come again are back again.")],
+    note: Annotated[str, typer.Option(help="Words for the others.")] = "",
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Say where people stand with a group of failures, in place of what was said before."""
+    steps = (quote(step, safe="", errors="surrogateescape") for step in (topic, "groups", fingerprint))
+    with connect(context, url, token) as sidecar:
+        show(sidecar.document("PUT", f"/v1/dead-letters/{'/'.join(steps)}", {"state": state, "note": note}), form)
 
 
 @app.command("show")
@@ -216,9 +238,16 @@ def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[
 
 def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) -> None:
     key = (group["topic"], group["reason"] or "", group["fingerprint"])
-    known = found.setdefault(key, {**group, "count": 0, "open": 0, **dict.fromkeys(FATES, 0)})
+    known = found.get(key)
+    if known is None:
+        found[key] = group
+        return
     for name in ("count", "open", *FATES):
-        known[name] += group.get(name, 0)  # a sidecar of the version before tells of none that are discarded
+        known[name] = known.get(name, 0) + group.get(name, 0)  # a sidecar of the version before tells of none discarded
+    for name, counts in known.get("trend", {}).items():
+        known["trend"][name] = [one + other for one, other in zip(counts, group["trend"][name], strict=True)]
+    if group.get("state") == BACK_AGAIN:
+        known["state"] = BACK_AGAIN
     known["first_seen"] = min(known["first_seen"], group["first_seen"])
     known["last_seen"] = max(known["last_seen"], group["last_seen"])
     found[key] = with_times(known, "first_seen", "last_seen")

@@ -319,9 +319,9 @@ class Operators:
         self.patches: dict[str, dict[str, Any]] = {
             "runner": {"threading": threads, "PLANS_MAX": PLANS_MAX, "LEGS_MAX": 2, "log": log},
             "run": {"threading": threads, "TransactionalSender": lambda client, id, topic: Pen(self, id)},
-            "job": {
+            "job": {"TopicFollower": Follower},
+            "log_writer": {
                 "Producer": lambda settings: Writer(self),
-                "TopicFollower": Follower,
                 "give_up": lambda producer: producer.close(),
             },
         }

@@ -66,6 +66,7 @@ class MemoryRedriven(RedrivenLog):
     def __init__(self, ids: Mapping[str, str] | None = None) -> None:
         self.ids = dict(ids or {})
         super().__init__(TopicReader({}), "tickover.g.redriven", lambda names: dict.fromkeys(names, "") | self.ids)
+        self._writer = MemoryWriter(self)  # type: ignore[assignment]
         self.end = 0
         self.taken: list[OutgoingRecord] = []
 
@@ -102,6 +103,17 @@ class MemoryShipping:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+class MemoryWriter:
+    """`LogWriter` of a log that takes in what is written."""
+
+    def __init__(self, log: MemoryRedriven) -> None:
+        self._log = log
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        self._log.take(Record(self._log.end, key, value))
+        self._log.end += 1
 
 
 class Record:

@@ -12,20 +12,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from policies.glob import compile_globs
 from policies.headers import REDRIVE_SOURCE
 from policies.table import PolicyTable
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
-from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
+from sidecar.operations.dead_letters.group_notes import GroupNote
+from sidecar.operations.dead_letters.groups import Frame, Group
 from sidecar.operations.dead_letters.masking import Masking
 
 GROUPS_MAX: Final = 1_000
 PAGE_BYTES_MAX: Final = 512 * 1_024  # of what its letters show: from there on another page goes on
+NoteOf = Callable[[str, str], GroupNote | None]  # what people have said of a topic's fingerprint
 Find = Callable[[Place], Sent | None]  # who sent a letter again or discarded it; None: it is open
 CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behind
 THREADS: Final = 2  # for the API: long scans hold up nobody else
@@ -43,12 +45,13 @@ class Limits(NamedTuple):
 
 class Look(NamedTuple):
     """Filter of a search for letters. `only_open`: without those that were sent again or discarded; `whole`: key, value
-    and headers are to be shown, too.
+    and headers are to be shown, too; `trend_ms`: the time of now, where groups are asked for their trend.
     """
 
     selection: Selection
     only_open: bool = False
     whole: bool = False
+    trend_ms: int | None = None
 
 
 class Shown(NamedTuple):
@@ -76,49 +79,6 @@ class Page:
     following: Place | None = None
     scanned: int = 0
     remaining: int = 0
-
-
-@dataclass(slots=True)
-class Group:
-    """Letters of one topic that failed alike."""
-
-    topic: str
-    reason: str
-    error_class: str
-    error: str
-    fingerprint: str
-    count: int
-    first_ms: int
-    last_ms: int
-    example: Place
-    redriven: int = 0
-    discarded: int = 0
-
-    def add(self, letter: DeadLetter, sent: Sent | None) -> None:
-        """One letter more, and who has sent or discarded it."""
-        self.count += 1
-        self.redriven += sent is not None and not sent.discarded
-        self.discarded += sent is not None and sent.discarded
-        self.first_ms = min(self.first_ms, letter.timestamp_ms)
-        self.last_ms = max(self.last_ms, letter.timestamp_ms)
-
-    def document(self) -> dict[str, Any]:
-        """As REST shows it."""
-        told = {
-            "topic": self.topic,
-            "reason": self.reason or None,
-            "error_class": self.error_class or None,
-            "error": self.error or None,
-            "fingerprint": self.fingerprint,
-            "count": self.count,
-            "redriven": self.redriven,
-            "discarded": self.discarded,
-            "open": self.count - self.redriven - self.discarded,
-            "first_seen": self.first_ms,
-            "last_seen": self.last_ms,
-            "example": str(self.example),
-        }
-        return with_times(told, "first_seen", "last_seen")
 
 
 def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[str], quarantine: str) -> list[str]:
@@ -155,12 +115,14 @@ class Browser:
         monotonic_s: Callable[[], float],
         sent: Find,
         masking: Masking,
+        notes: NoteOf,
     ) -> None:
         self._log = log
         self._limits = limits
         self._monotonic_s = monotonic_s
         self._sent = sent
         self._masking = masking
+        self._notes = notes
 
     def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
         """Up to `count` letters from `start` on, or as many as have `PAGE_BYTES_MAX`. Raises LettersUnavailable."""
@@ -178,13 +140,14 @@ class Browser:
         """Groups of the letters that one page looks at, most frequent first. Raises LettersUnavailable."""
         page = Page()
         found: dict[tuple[str, str, str], Group] = {}
+        frame = None if look.trend_ms is None else Frame(look.trend_ms)
         for letter, sent in self._scan(page, topics, look, start):
             key = (letter.place.topic, letter.reason, letter.fingerprint)
             group = found.get(key)
             if group is None:
                 group = found[key] = Group(
                     letter.place.topic, letter.reason, letter.error_class, self._masking.group_name(letter), key[2],
-                    0, letter.timestamp_ms, letter.timestamp_ms, letter.place,
+                    letter.place, self._notes(key[0], key[2]), frame, letter.timestamp_ms, letter.timestamp_ms,
                 )  # fmt: skip
             group.add(letter, sent)
             if len(found) == GROUPS_MAX:
@@ -276,6 +239,12 @@ class Redriven(Protocol):
     def open(self, bounds: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, int]:
         """How many letters are open, at most. Raises LettersUnavailable."""
 
+    def note_of(self, topic: str, fingerprint: str) -> GroupNote | None:
+        """Words of people about a group of failures."""
+
+    def say(self, topic: str, fingerprint: str, note: GroupNote) -> None:
+        """Write words about a group. Raises TooManyNotes and LettersUnavailable."""
+
 
 class Reading:
     """Answers about dead letters for REST. `rules` may be swapped as a whole while it runs. What makes an answer of
@@ -330,6 +299,18 @@ class Reading:
 
         return await self.ask(work)
 
+    async def say(self, topic: str, fingerprint: str, note: GroupNote) -> GroupNote:
+        """Say this of a group from now on: what comes to its topic later comes after it. Raises TooManyNotes, too."""
+
+        def work(log: LetterLog) -> GroupNote:
+            [chosen] = self.chosen(log, (topic,))
+            ends = {p: log.bounds(chosen, p)[1] for p in range(log.topics().get(chosen, 0))}
+            said = note.model_copy(update={"ends": ends})
+            self._redriven.say(topic, fingerprint, said)
+            return said
+
+        return await self.ask(work)
+
     async def one(self, place: Place, show: Callable[[Shown], Answer]) -> Answer | None:
         """See `Browser.one`; `show` makes the answer."""
 
@@ -357,7 +338,14 @@ class Reading:
         return topics or known
 
     def _browser(self, log: LetterLog, topics: Sequence[str]) -> Browser:
-        return Browser(log, self.rules.limits, time.monotonic, self._redriven.of(topics), self.rules.masking)
+        return Browser(
+            log,
+            self.rules.limits,
+            time.monotonic,
+            self._redriven.of(topics),
+            self.rules.masking,
+            self._redriven.note_of,
+        )
 
     async def ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
         """Look at the log in a thread, one of the scans that are under way. Gives what `look` returns."""

@@ -147,6 +147,7 @@ def _number(text: str) -> int | None:
 WORD_LENGTH_MAX: Final = 256
 
 Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
+Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
 
 
@@ -155,7 +156,7 @@ class Selection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", title="LetterSelection")
     reason: Word | None = None
-    fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+    fingerprint: Fingerprint | None = None
     error_class: Word | None = Field(default=None, description="A glob")
     policy: Word | None = Field(default=None, description="Name, without version")
     since: Time | None = None

@@ -9,6 +9,8 @@ from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Block, Kept, Marks, Sent, block_of
 from sidecar.operations.dead_letters.browse import Find
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.group_notes import NOTES_MAX, GroupNote, GroupNotes, key_of
+from sidecar.operations.jobs.log_writer import LogWriter
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 
 STALE_MAX: Final = 1_000  # records about letters that are no more, ended by one plan
@@ -16,6 +18,10 @@ GAP_MAX: Final = 1_000  # offsets without a letter between two letters; more are
 GAPS_MAX: Final = 20_000  # of them until something is written
 
 Ids = Callable[[Collection[str]], Mapping[str, str]]
+
+
+class TooManyNotes(Exception):
+    """No more groups can have words."""
 
 
 class RedrivenLog:
@@ -29,8 +35,10 @@ class RedrivenLog:
         self.topic = topic
         self._ids = ids
         self._marks = Marks()
+        self._notes = GroupNotes()
         self._follower = TopicFollower(reader, topic, self._take_in)
         self._changed = self._follower.changed
+        self._writer = LogWriter(reader.client, topic, self._follower.wait_for)
         self._is_read = False
         self.start = self._follower.start
         self.stop = self._follower.stop
@@ -83,6 +91,23 @@ class RedrivenLog:
             }
         return {topic: max(offsets[topic] - sent[topic], 0) for topic in bounds}
 
+    def note_of(self, topic: str, fingerprint: str) -> GroupNote | None:
+        """Words of people about a group of failures."""
+        with self._changed:
+            return self._notes.find(topic, fingerprint)
+
+    def say(self, topic: str, fingerprint: str, note: GroupNote) -> None:
+        """Write words about a group, in place of those of before. Raises TooManyNotes and LettersUnavailable."""
+        with self._changed:
+            has_room = self._notes.has_room(topic, fingerprint)
+        if not has_room and not note.says_nothing:
+            raise TooManyNotes(f"There are words about {NOTES_MAX} groups: make some of them new without a note.")
+        value = None if note.says_nothing else note.model_dump_json().encode()
+        try:
+            self._writer.write(key_of(topic, fingerprint), value)
+        except LogUnavailable as error:
+            raise LettersUnavailable(str(error)) from None
+
     def kept(self, block: Block, plan: str) -> Kept | None:
         """Letters of a block that a plan has sent; None: no record says so."""
         with self._changed:
@@ -107,6 +132,7 @@ class RedrivenLog:
 
     def _take_in(self, key: bytes, value: bytes, _appended_ms: int) -> None:
         self._marks.apply(key, value)
+        self._notes.apply(key, value)
 
 
 class PlanMarks:

@@ -18,23 +18,18 @@ and compaction leaves the last of each key. So what is said of a job may stand b
 """
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from policies.kafka_clients import Producer
 from policies.retention import JOBS_KEPT_MS
-from sidecar.kafka.background import give_up
-from sidecar.kafka.client_settings import job_writer_settings
-from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower, TopicReader
-from sidecar.model.ports import refusal
+from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower, TopicReader
 from sidecar.model.times import with_times
+from sidecar.operations.jobs.log_writer import LogWriter
 
 MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
@@ -181,7 +176,6 @@ def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in one.keys() | other.keys()}
 
 
-WRITE_S: Final = 15.0
 EARLY_MAX: Final = 1_000  # jobs of which something is known before their plan is
 
 
@@ -196,13 +190,11 @@ class JobLog(Generic[AnyJob]):
     def __init__(self, reader: TopicReader, topic: str, form: Form[AnyJob]) -> None:
         self.topic = topic
         self._form = form
-        self._client = reader.client
         self._jobs: dict[str, AnyJob] = {}
         self._early: dict[str, dict[str, bytes]] = {}  # by plan, then kind: what was said before the plan was known
         self._follower = TopicFollower(reader, topic, self._apply)
         self._changed = self._follower.changed
-        self._producer: Producer | None = None
-        self._writing = threading.Lock()
+        self._writer = LogWriter(reader.client, topic, self._follower.wait_for)
         self.start = self._follower.start
         self.stop = self._follower.stop
         self.catch_up = self._follower.catch_up
@@ -219,7 +211,7 @@ class JobLog(Generic[AnyJob]):
 
     def write_plan(self, plan: PlanHead) -> AnyJob:
         """Returns when this process has read it back."""
-        self._write(f"{plan.id}/plan".encode(), plan.model_dump_json().encode())
+        self._writer.write(f"{plan.id}/plan".encode(), plan.model_dump_json().encode())
         job = self.get(plan.id)
         if job is None:
             raise LogUnavailable("the plan could not be read back")
@@ -228,38 +220,7 @@ class JobLog(Generic[AnyJob]):
     def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None:
         """Ask whoever works on it to end; `given_up`: say why nobody can."""
         said = {"author": author, **({"given_up": given_up} if given_up else {})}
-        self._write(f"{plan_id}/abort".encode(), json.dumps(said).encode())
-
-    def _write(self, key: bytes, value: bytes) -> None:
-        offsets: list[int] = []
-        problems: list[str] = []
-
-        def report(error: KafkaError | None, message: Any) -> None:
-            refused = refusal(error, message)
-            if refused is None:
-                offsets.append(message.offset())
-            else:
-                problems.append(refused.str())
-
-        with self._writing:
-            if self._producer is None:
-                self._producer = Producer(job_writer_settings(self._client))
-            try:
-                self._producer.produce(self.topic, value, key, PARTITION, on_delivery=report)
-                self._producer.flush(WRITE_S)
-            except (KafkaException, BufferError) as error:
-                self._let_go()
-                raise LogUnavailable(f"{self.topic} can't be written: {error}") from None
-            if not offsets:
-                self._let_go()
-                raise LogUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
-        self._follower.wait_for(offsets[0])
-
-    def _let_go(self) -> None:
-        """A producer that has failed may be of no use for ever: the next write makes another."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            give_up(producer)
+        self._writer.write(f"{plan_id}/abort".encode(), json.dumps(said).encode())
 
     def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
         """Garbage, and what a newer version wrote, is passed over."""

@@ -229,6 +229,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/schedules/tick/rewind", {"to": 100_000_000_000}),
     ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": LETTERS, **LIMITS, "confirm_all": True, "again": True}),
     ("POST", "/v1/redrives", {**NAMED, "edit": {"merge": {"amount": 3}, "key": "k", "headers": {"h": "x"}}}),
+    ("PUT", f"/v1/dead-letters/orders-dlq/groups/{'0' * 16}", {"state": "known", "note": "n"}),
     ("POST", "/v1/redrives", {**NAMED, "edit": {"value": "v"}}),
     ("POST", "/v1/redrives", {**NAMED, "action": "discard"}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),

@@ -1,7 +1,10 @@
 """`tickover dead-letters` against the real REST interface over letters in memory."""
 
+from typing import Any
+
 import pytest
 
+from sidecar.cli.dead_letters import _add
 from sidecar.cli.rest_client import PAGE_LIMIT
 from sidecar.model.record import Place
 from sidecar.model.times import rfc_3339
@@ -68,6 +71,30 @@ def test_open_letters(tickover: Terminal) -> None:
     [group] = tickover.data("dead-letters", "groups")
     assert (group["count"], group["redriven"], group["open"]) == (3, 1, 2)
     assert tickover.data("dead-letters", "show", "orders-dlq/0/1")["redriven"]["plan"] == "3f9a0c"
+
+
+def test_words_about_a_group_and_its_trend(tickover: Terminal) -> None:
+    for n in range(3):
+        tickover.there.letters.add("orders-dlq", dead(error_class="IO"), partition=n % 2)
+    [group] = tickover.data("dead-letters", "groups", "--trend")
+    assert (sum(group["trend"]["minutes"]), sum(group["trend"]["hours"])) == (3, 3)
+    said = ["--topic", "orders-dlq", "--state", "resolved", "--note", "mended"]
+    assert tickover.data("dead-letters", "group", group["fingerprint"], *said)["state"] == "resolved"
+    assert "mended" in tickover("dead-letters", "groups").stdout
+    tickover.there.letters.add("orders-dlq", dead(error_class="IO"), partition=1)
+    assert [group["state"] for group in tickover.data("dead-letters", "groups")] == ["back_again"]
+
+
+def test_groups_of_many_pages_are_added_up() -> None:
+    one = {"topic": "a-dlq", "reason": "x", "fingerprint": "f", "first_seen": 5, "last_seen": 6, "state": "resolved"}
+    counts = {"count": 2, "open": 1, "redriven": 1, "discarded": 0}
+    found: dict[Any, Any] = {}
+    _add(found, {**one, **counts, "trend": {"minutes": [1, 0], "hours": [2]}})
+    _add(found, {**one, **counts, "first_seen": 1, "state": "back_again", "trend": {"minutes": [1, 1], "hours": [0]}})
+    [group] = found.values()
+    assert (group["count"], group["open"], group["redriven"], group["discarded"]) == (4, 2, 2, 0)
+    assert (group["state"], group["trend"]) == ("back_again", {"minutes": [2, 1], "hours": [2]})
+    assert (group["first_seen"], group["last_seen"]) == (1, 6)
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,9 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "POST /v1/changes/{id}/run": (Call(prepare=change, body={"token": "{token}"}),),
     "GET /v1/dead-letters": (Call(), Call(query=PAYLOAD)),
     "GET /v1/dead-letters/groups": (Call(), Call(query=PAYLOAD)),
+    "PUT /v1/dead-letters/{topic}/groups/{fingerprint}": (
+        Call({"topic": "orders-dlq", "fingerprint": "0" * 16}, body={"state": "known"}),
+    ),
     "GET /v1/dead-letters/{topic}/{partition}/{offset}": (Call(LETTER), Call(LETTER, query=PAYLOAD)),
     "GET /v1/doctor": (Call(),),
     "GET /v1/forecast": (Call(),),

@@ -26,6 +26,7 @@ ROUTES = [
     ("GET", "/v1/dead-letters", Role.READ),
     ("GET", "/v1/dead-letters/groups", Role.READ),
     ("GET", "/v1/dead-letters/x/x/x", Role.READ),
+    ("PUT", "/v1/dead-letters/x/groups/x", Role.WRITE),
     ("GET", "/metrics", Role.READ),
     ("POST", "/v1/messages", Role.WRITE),
     ("POST", "/v1/messages:batch", Role.WRITE),

@@ -10,8 +10,11 @@ from api.access.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from sidecar.model.record import Place
 from sidecar.model.times import with_times
+from sidecar.operations.dead_letters import group_notes
+from sidecar.operations.dead_letters.browse import Limits, Reading
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.group_notes import NOTE_LENGTH_MAX
 from sidecar.operations.dead_letters.masking import MASK
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
 from tests.unit.api_world import World, problem, world
@@ -139,6 +142,95 @@ def test_letters_that_were_discarded_are_neither_open_nor_redriven() -> None:
         api.redriven.write("again", [Place("orders-dlq", 0, 1)], NOW_MS + 1)  # a plan that says so
         one = api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()
         assert (one["redriven"]["plan"], one["discarded"]) == ("again", None)
+
+
+def say(api: World, fingerprint: str, topic: str = "orders-dlq", **body: Any) -> Any:
+    return api.call("PUT", f"/v1/dead-letters/{topic}/groups/{fingerprint}", json=body)
+
+
+def test_a_group_is_new_known_resolved_and_back_again() -> None:
+    with world() as api:
+        filled(api)
+        path = "/v1/dead-letters/groups?reason=attempts_exhausted"
+        [group] = items(api, path)
+        assert (group["state"], group["note"], group["said"]) == ("new", None, None)
+        told = say(api, group["fingerprint"], state="known", note="ticket 7").json()
+        assert told == {
+            "topic": "orders-dlq", "fingerprint": group["fingerprint"], "state": "known",
+            **with_times({"note": "ticket 7", "said_by": "anonymous", "said": NOW_MS}, "said"),
+        }  # fmt: skip
+        [group] = items(api, path)
+        assert (group["state"], group["note"], group["said_by"]) == ("known", "ticket 7", "anonymous")
+        say(api, group["fingerprint"], state="resolved")
+        [group] = items(api, path)
+        assert (group["state"], group["note"]) == ("resolved", None)
+        again = dead(error_class="IO", error_message="port 9")
+        api.letters.partitions["orders-dlq", 0].append(
+            DeadLetter(Place("orders-dlq", 0, 4), 1, b"k", b"v", again)  # of a producer whose clock is far behind
+        )
+        assert [group["state"] for group in items(api, path)] == ["back_again"]
+        say(api, group["fingerprint"], state="resolved")
+        assert [group["state"] for group in items(api, path)] == ["resolved"]
+        say(api, group["fingerprint"], state="new")
+        assert [(group["state"], group["said"]) for group in items(api, path)] == [("new", None)]
+        assert api.redriven.note_of("orders-dlq", group["fingerprint"]) is None
+        actions = {(record["action"], record["notes"]["state"]) for record in api.audited}
+        assert actions == {("put_dead_letter_group", state) for state in ("known", "resolved", "new")}
+
+
+def test_words_about_a_group_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with world() as api:
+        filled(api)
+        fingerprint = "0" * 16
+        problem(say(api, fingerprint, state="back_again"), 422, "invalid-body")
+        problem(say(api, fingerprint, state="known", note="x" * (NOTE_LENGTH_MAX + 1)), 422, "invalid-body")
+        problem(say(api, "xyz", state="known"), 422, "invalid-parameter")
+        problem(say(api, fingerprint, topic="other", state="known"), 404, "topic-not-found")
+        monkeypatch.setattr(group_notes, "NOTES_MAX", 1)
+        assert say(api, fingerprint, state="known").status_code == 200
+        problem(say(api, "1" * 16, state="known"), 409, "too-many-groups")
+        assert say(api, fingerprint, state="resolved").status_code == 200, "of one that has words they can be changed"
+        assert say(api, "1" * 16, state="new").status_code == 200, "nothing is kept of it"
+
+
+def test_a_trend_counts_minutes_of_the_hour_and_hours_of_the_day() -> None:
+    with world() as api:
+        api.letters.batch = 1
+        for minutes in (0, 0, 1, 59, 60, 23 * 60, 24 * 60):
+            letter = api.letters.add("orders-dlq", dead())
+            lane = api.letters.partitions["orders-dlq", 0]
+            lane[-1] = letter._replace(timestamp_ms=NOW_MS - minutes * 60_000)
+        page = api.call("GET", "/v1/dead-letters/groups?trend=true").json()
+        [group] = page["items"]
+        minutes, hours = group["trend"]["minutes"], group["trend"]["hours"]
+        assert (len(minutes), minutes[-2:], minutes[0], sum(minutes)) == (60, [1, 2], 1, 4)
+        assert (len(hours), hours[-2:], hours[0], sum(hours)) == (24, [3, 2], 1, 6)
+        assert page["trend"]["minutes_from"] == NOW_MS - 59 * 60_000
+        assert page["trend"]["hours_from"] == NOW_MS - 23 * 3_600_000
+        assert "trend" not in api.call("GET", "/v1/dead-letters/groups").json()["items"][0]
+
+
+def test_all_pages_of_a_trend_are_of_the_same_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with world() as api:
+        filled(api)
+        api.letters.batch = 1
+        monkeypatch.setattr(Reading, "_browser", with_pages_of_one(Reading._browser))
+        found: list[int] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = api.call("GET", f"/v1/dead-letters/groups?trend=true{cursor and '&cursor=' + cursor}").json()
+            found.append(page["trend"]["minutes_from"])
+            cursor, api.now_ms = page["next"], api.now_ms + 60_000
+        assert len(found) == 5
+        assert set(found) == {NOW_MS - 59 * 60_000}
+
+
+def with_pages_of_one(made: Any) -> Any:
+    def browser(reading: Reading, *arguments: Any) -> Any:
+        reading.rules = reading.rules._replace(limits=Limits(1, 60.0))
+        return made(reading, *arguments)
+
+    return browser
 
 
 @pytest.mark.parametrize(

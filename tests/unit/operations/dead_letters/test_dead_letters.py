@@ -96,7 +96,7 @@ def test_rules_mask_what_it_died_of() -> None:
     assert cause(dead("loop", detail="t is its own target"), "*")["detail"] == "t is its own target"
     log = MemoryLetterLog()
     log.add("a-dlq", headers)
-    browser = Browser(log, Limits(9, 9.0), lambda: 0.0, lambda _: None, Masking((ERROR_MESSAGE,)))
+    browser = Browser(log, Limits(9, 9.0), lambda: 0.0, lambda _: None, Masking((ERROR_MESSAGE,)), nobody)
     [group], _ = browser.groups(["a-dlq"], Look(Selection()), None)
     assert group.error == MASK
 
@@ -208,8 +208,12 @@ def test_topics_of_dead_letters() -> None:
     assert letter_topics(existing, table, ("*-dlq",), "q") == ["b-dlq", "grave", "q"]
 
 
+def nobody(topic: str, fingerprint: str) -> None:
+    """Nobody has said anything."""
+
+
 def browser_of(log: MemoryLetterLog, records: int, seconds: float, now_s: Callable[[], float] = lambda: 0.0) -> Browser:
-    return Browser(log, Limits(records, seconds), now_s, lambda _: None, Masking(()))
+    return Browser(log, Limits(records, seconds), now_s, lambda _: None, Masking(()), nobody)
 
 
 def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[DeadLetter]], list[int]]:

@@ -24,7 +24,7 @@ from sidecar.operations.dead_letters.redrive_plan import (
     Tally,
 )
 from sidecar.operations.dead_letters.redrive_routing import RoutedLetter, Sorting, Ways
-from sidecar.operations.jobs import job
+from sidecar.operations.jobs import log_writer
 from sidecar.operations.jobs.job import JobLog, State, decoded
 from sidecar.operations.jobs.runner import PLAN_BYTES_MAX
 from sidecar.operations.jobs.transactional_sender import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
@@ -240,9 +240,9 @@ def test_a_producer_of_the_topic_of_redrives_that_has_failed_is_replaced(monkeyp
         made.append(FailingProducer(fails=len(made) < 2))
         return made[-1]
 
-    monkeypatch.setattr(job, "Producer", producer)
+    monkeypatch.setattr(log_writer, "Producer", producer)
     log = JobLog(TopicReader({}), "tickover.g.redrives", FORM)
-    monkeypatch.setattr(log._follower, "wait_for", lambda offset: None)
+    monkeypatch.setattr(log._writer, "_wait_for", lambda offset: None)
     for _ in range(2):
         with pytest.raises(LogUnavailable):
             log.write_abort("p", "me")

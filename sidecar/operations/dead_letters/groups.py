@@ -1,0 +1,110 @@
+"""Groups of dead letters that failed alike: how many, when, and where people stand with them. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sidecar.model.record import Place
+from sidecar.model.redrive_marks import Sent
+from sidecar.model.times import with_times
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
+from sidecar.operations.dead_letters.group_notes import GroupNote, GroupState
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+MINUTES: Final = 60
+HOURS: Final = 24
+
+
+class Frame(NamedTuple):
+    """Times of a trend: each minute of the last hour, each hour of the last day; `now_ms` is in the last of both."""
+
+    now_ms: int
+
+    def minute(self, time_ms: int) -> int | None:
+        """Place of a time among the minutes; None: it is of none."""
+        return _place(self.now_ms, time_ms, MINUTE_MS, MINUTES)
+
+    def hour(self, time_ms: int) -> int | None:
+        """Place of a time among the hours; None: it is of none."""
+        return _place(self.now_ms, time_ms, HOUR_MS, HOURS)
+
+    def document(self) -> dict[str, Any]:
+        """When the first minute and the first hour begin."""
+        begins = {
+            "minutes_from": (self.now_ms // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
+            "hours_from": (self.now_ms // HOUR_MS - HOURS + 1) * HOUR_MS,
+        }
+        return with_times(begins, *begins)
+
+
+def _place(now_ms: int, time_ms: int, width_ms: int, places: int) -> int | None:
+    place = places - 1 - (now_ms // width_ms - time_ms // width_ms)
+    return place if 0 <= place < places else None
+
+
+@dataclass(slots=True)
+class Group:
+    """Letters of one topic that failed alike. `note`: what people have said of it."""
+
+    topic: str
+    reason: str
+    error_class: str
+    error: str
+    fingerprint: str
+    example: Place
+    note: GroupNote | None
+    frame: Frame | None  # of the trend; None: nobody asks
+    first_ms: int
+    last_ms: int
+    state: GroupState = GroupState.NEW
+    count: int = 0
+    redriven: int = 0
+    discarded: int = 0
+    minutes: list[int] = field(default_factory=lambda: [0] * MINUTES)
+    hours: list[int] = field(default_factory=lambda: [0] * HOURS)
+
+    def add(self, letter: DeadLetter, sent: Sent | None) -> None:
+        """One letter more, and who has sent or discarded it."""
+        self.count += 1
+        self.redriven += sent is not None and not sent.discarded
+        self.discarded += sent is not None and sent.discarded
+        self.first_ms = min(self.first_ms, letter.timestamp_ms)
+        self.last_ms = max(self.last_ms, letter.timestamp_ms)
+        if self.note is not None and self.state is not GroupState.BACK_AGAIN:
+            self.state = self.note.state_with(letter.place)
+        if self.frame is not None:
+            for counts, place in (
+                (self.minutes, self.frame.minute(letter.timestamp_ms)),
+                (self.hours, self.frame.hour(letter.timestamp_ms)),
+            ):
+                if place is not None:
+                    counts[place] += 1
+
+    def document(self) -> dict[str, Any]:
+        """As REST shows it."""
+        told = {
+            "topic": self.topic,
+            "reason": self.reason or None,
+            "error_class": self.error_class or None,
+            "error": self.error or None,
+            "fingerprint": self.fingerprint,
+            "count": self.count,
+            "redriven": self.redriven,
+            "discarded": self.discarded,
+            "open": self.count - self.redriven - self.discarded,
+            "first_seen": self.first_ms,
+            "last_seen": self.last_ms,
+            "example": str(self.example),
+            "state": self.state,
+            **note_document(self.note),
+        }
+        if self.frame is not None:
+            told["trend"] = {"minutes": self.minutes, "hours": self.hours}
+        return with_times(told, "first_seen", "last_seen")
+
+
+def note_document(note: GroupNote | None) -> dict[str, Any]:
+    """Words of people about a group, by whom and since when; null: nobody has said anything."""
+    said = None if note is None else note.time_ms
+    told = {"note": (note.note or None) if note else None, "said_by": note.author if note else None, "said": said}
+    return with_times(told, "said")
