@@ -14,7 +14,7 @@ from api.openapi.description import LOOK_UP, described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
 from api.routes.held import missing_document, unavailable
-from api.routes.jobs import JobKind, add_list_and_abort, told
+from api.routes.jobs import JobKind, add_common, told
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
@@ -151,7 +151,8 @@ async def get_change(
     status_code=202,
     **described(
         "Run a change", RunRequest, "change-not-found", "change-active", "change-ended", "changes-busy",
-        "nothing-to-change", "stale-token", "plan-expired", "kafka-unavailable", headers={202: ["Location"]},
+        "nothing-to-change", "stale-token", "plan-expired", "approval-needed", "kafka-unavailable",
+        headers={202: ["Location"]},
     ),
 )  # fmt: skip
 async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
@@ -162,7 +163,7 @@ async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: G
     return CHANGE.accepted(change)
 
 
-add_list_and_abort(router, CHANGE)
+add_common(router, CHANGE)
 
 
 @router.get(

@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from api.access.auth import ANONYMOUS
 from api.dependencies import GivenPorts, GivenTrail, Reader, Writer, json_response
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
@@ -42,6 +43,8 @@ STATUSES: Final = {
     "plan-expired": 409,
     "too-many-changes": 409,
     "changes-busy": 503,
+    "approval-needed": 409,
+    "own-plan": 403,
 }
 
 Answer = TypeVar("Answer")
@@ -55,6 +58,8 @@ class Jobs(Protocol[AnyJob_co]):
     """Jobs of one kind. All calls block, and raise `JobRefused` or `LogUnavailable`."""
 
     def all(self) -> Sequence[AnyJob_co]: ...
+
+    def approve(self, plan_id: str, author: str) -> AnyJob_co: ...
 
     def abort(self, plan_id: str, author: str) -> AnyJob_co: ...
 
@@ -84,7 +89,7 @@ def age(job: Job[Any, Any]) -> str:
     return f"{(1 << 53) - job.plan.created_ms:016}{job.plan.id}"
 
 
-def add_list_and_abort(router: APIRouter, kind: JobKind[AnyJob]) -> None:
+def add_common(router: APIRouter, kind: JobKind[AnyJob]) -> None:
     """The routes that are alike for every kind."""
 
     @router.get(
@@ -98,6 +103,25 @@ def add_list_and_abort(router: APIRouter, kind: JobKind[AnyJob]) -> None:
     ) -> Response:
         jobs, following = page(kind.jobs(ports).all(), age, limit, cursor)
         return json_response({"items": [job.document() for job in jobs], "next": following})
+
+    @router.post(
+        f"{kind.path}/{{id}}/approve",
+        name=f"approve_{kind.noun}",
+        description=f"Let a {kind.noun} run that somebody else has planned, once it is counted: with "
+        f"`changes.approval: other` none runs without. It counts for the whole plan. "
+        f"A {kind.noun} that is approved stays as it is.",
+        **described(
+            f"Approve a {kind.noun}", None, f"{kind.noun}-not-found", f"{kind.noun}-active", f"{kind.noun}-ended",
+            "own-plan", "approver-unknown", "kafka-unavailable",
+        ),
+    )  # fmt: skip
+    async def approve_job(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
+        if caller.name == ANONYMOUS:
+            detail = "Who has no name can't be told from who planned it: approve with a token of your own."
+            raise Problem(403, "approver-unknown", detail)
+        job = await told(lambda: kind.jobs(ports).approve(id, caller.name))
+        trail.note(planned_by=job.plan.author, **kind.facts(job))
+        return json_response(job.document())
 
     @router.post(
         f"{kind.path}/{{id}}/abort",

@@ -12,7 +12,7 @@ from api.message import Content, HeaderName, Topic, bytes_of, data_of
 from api.openapi.description import described
 from api.ports import Limits
 from api.problems import unprocessable
-from api.routes.jobs import JobKind, add_list_and_abort, told
+from api.routes.jobs import JobKind, add_common, told
 from policies.duration import parse_duration
 from sidecar.operations.dead_letters.dead_letter import Selection, place_of
 from sidecar.operations.dead_letters.edit import Edit, NewContent
@@ -25,7 +25,7 @@ LETTERS_MAX: Final = 500  # that a plan may name
 # Of what sends letters.
 REFUSALS: Final = (
     "redrive-not-found", "redrive-active", "redrive-ended", "redrives-busy", "nothing-to-redrive", "target-gone",
-    "letters-gone", "letters-busy", "transactions-unsupported", "kafka-unavailable",
+    "letters-gone", "letters-busy", "approval-needed", "transactions-unsupported", "kafka-unavailable",
 )  # fmt: skip
 router = APIRouter(tags=["redrives"])
 REDRIVE: Final[JobKind[Redrive]] = JobKind(
@@ -184,4 +184,4 @@ async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: 
     return REDRIVE.accepted(redrive)
 
 
-add_list_and_abort(router, REDRIVE)
+add_common(router, REDRIVE)

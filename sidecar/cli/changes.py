@@ -37,7 +37,7 @@ def _progress(document: dict[str, Any]) -> str:
     return told + (f"; waits: {document['reason']}" if document["reason"] else "")
 
 
-CHANGE: Final = JobKind("change", "/v1/changes", _progress)
+CHANGE: Final = JobKind("change", "changes", "/v1/changes", _progress)
 Id = Annotated[str, CHANGE.id_argument()]
 
 

@@ -285,7 +285,7 @@ def _redrive_line(item: dict[str, Any]) -> dict[str, Any]:
     return {**told, "planned": item["planned"]["letters"], "created": item["created"]}
 
 
-REDRIVE: Final = JobKind("redrive", "/v1/redrives", _progress)
+REDRIVE: Final = JobKind("redrive", "redrive", "/v1/redrives", _progress)
 _CANARY: Final[Options] = {
     "count": Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many letters.")]
 }

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, show, show_items
+from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, say, show, show_items
 from sidecar.cli.rest_client import Options, Sidecar, TokenOption, UrlOption, connect, taking
 
 POLL_S: Final = 0.5
@@ -21,6 +21,7 @@ class JobKind(NamedTuple):
     """Jobs of one kind: what people call one, where they are, and how far one is, in a line."""
 
     noun: str
+    group: str  # of its commands
     path: str
     progress: Callable[[dict[str, Any]], str]
 
@@ -37,6 +38,8 @@ def finish(sidecar: Sidecar, document: dict[str, Any], kind: JobKind, form: Form
     """Watch it until nobody works on it any more, and end as it did."""
     document = document if no_wait else watched(sidecar, document, kind)
     show(document, form)
+    if waits_for := document.get("waits_for"):  # a sidecar of an older version tells none
+        say(f"waits for {waits_for}: tickover {kind.group} approve {document['id']}")
     state = document["state"]
     if state not in WELL | ACTIVE:
         raise Failure(f"the {kind.noun} is {state}: {document['reason'] or 'it was aborted'}", Status.FAILED)
@@ -73,7 +76,18 @@ def add_step(
 
 
 def add_common(app: typer.Typer, kind: JobKind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """The commands `abort` and `status`; `line` is one line of the list of all."""
+    """The commands `approve`, `abort` and `status`; `line` is one line of the list of all."""
+
+    @app.command(help=f"Let a {kind.noun} run that somebody else has planned (`changes.approval: other`).")
+    def approve(
+        context: typer.Context,
+        id: Annotated[str, kind.id_argument()],
+        url: UrlOption = "",
+        token: TokenOption = None,
+        form: OutputOption = Form.TABLE,
+    ) -> None:
+        with connect(context, url, token) as sidecar:
+            show(sidecar.document("POST", f"{kind.of(id)}/approve"), form)
 
     @app.command(help=f"End the {kind.noun}: once it is `aborted` no more is done. What was done stays done.")
     def abort(

@@ -60,7 +60,10 @@ FORMATS: Final = (
     Format("schedule", (Step(FIRST, "1"),), "shows it as failing, and leaves it to other replicas"),
     Format(
         "plan of a redrive or change",
-        (Step(FIRST, "1"), Step((0, 3, 0), "2", "a redrive discards, edits or names its letters")),
+        (
+            Step(FIRST, "1"),
+            Step((0, 3, 0), "2", "a redrive discards, edits or names its letters, or `changes.approval` is `other`"),
+        ),
         "doesn't know the plan",
     ),
 )

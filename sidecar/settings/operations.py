@@ -1,5 +1,7 @@
 """Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules; traces."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from sidecar.settings.types import WHILE_RUNNING, CommaList, Milliseconds, Section, TopicGlobs, TopicOrDefault
@@ -67,6 +69,11 @@ class ChangesSettings(Section):
         le=86_400_000,
         alias="plan_ttl",
         description="So long after it was counted a plan may be run, 1s to 1d",
+    )
+    approval: Literal["none", "other"] = Field(
+        default="none",
+        description="other: a plan of a change or a redrive runs only when somebody other than who made it has "
+        "approved it; needs tokens. none: at once",
     )
     topic: TopicOrDefault = Field(
         default="", description="Topic of the plans and receipts; empty: tickover.<group>.changes"

@@ -373,6 +373,15 @@ class Settings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _somebody_can_approve(self) -> Self:
+        if self.changes.approval != "none" and not self.api.authenticates:
+            raise ValueError(
+                "changes.approval=other needs callers with names: set api.tokens_file, or api.oidc.issuer and "
+                "api.oidc.audience, else nobody can approve anything"
+            )
+        return self
+
 
 def load_settings(
     file: Path | None = None,

@@ -376,7 +376,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=SCHEDULES,
     ),
     "what was said before a plan is passed over": Mutant(
-        "operations/jobs/job.py", 'elif kind in ("progress", "abort"):', "elif not kind:", suite=JOBS
+        "operations/jobs/job.py", 'elif kind in ("progress", "abort", "approval"):', "elif not kind:", suite=JOBS
     ),
     "the plan of a long job is forgotten": Mutant(
         "operations/jobs/runner.py", "                self.jobs.write_plan(job.plan)\n", "", suite=JOBS

@@ -50,6 +50,7 @@ from sidecar.operations.dead_letters.browse import Reading, Rules
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.dead_letters.resending import Resending
+from sidecar.operations.jobs.job import Approval
 from sidecar.operations.jobs.transactional_sender import Sendable
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.settings.settings import Settings
@@ -275,11 +276,12 @@ class World:
     sources: MemorySources = field(default_factory=MemorySources)
     findings: list[Finding] = field(default_factory=lambda: [FINDING])
     group: MemoryOverview = field(default_factory=MemoryOverview)
+    approval: Approval = "none"
     client_headers: dict[str, str] = field(default_factory=lambda: {"Tickover-Client": "tests"})
 
     def __post_init__(self) -> None:
-        self.redriving = MemoryRedrives(self.letters)
-        self.changing = MemoryChanges(lambda: self.policies.table)
+        self.redriving = MemoryRedrives(self.letters, self.approval)
+        self.changing = MemoryChanges(lambda: self.policies.table, approval=self.approval)
         self.resent: list[Sendable] = []
         self.resend_failures: list[Exception] = []
         self.shippings: dict[str, MemoryShipping] = {}  # by plan

@@ -11,13 +11,13 @@ from policies.topic.log import PolicyLog
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.model.record import Headers, Held, Outcome, TopicPartition
-from sidecar.operations.bulk.changes import Changes
+from sidecar.operations.bulk.changes import Changes, Terms
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
 from sidecar.operations.bulk.receipt_log import Batch, receipts_of
 from sidecar.operations.bulk.receipt_log import Place as ReceiptPlace
 from sidecar.operations.bulk.run import ChangeContext, ChangeWork, Sources
-from sidecar.operations.jobs.job import PlanHead
+from sidecar.operations.jobs.job import Approval, PlanHead
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 900_000
@@ -195,6 +195,10 @@ class MemoryJobs:
         said = {"aborted_by": author, "given_up": given_up}
         self.changes[plan_id] = self.changes[plan_id].model_copy(update=said)
 
+    def write_approval(self, plan_id: str, author: str) -> None:
+        said = {"approved_by": author, "approved_ms": self.time_ms}
+        self.changes[plan_id] = self.changes[plan_id].model_copy(update=said)
+
     def catch_up(self) -> None:
         self.changes |= self.elsewhere
 
@@ -227,6 +231,7 @@ class MemoryChanges:
         in_flight_max: int = 3,
         group: MemoryGroup | None = None,
         jobs: MemoryJobs | None = None,
+        approval: Approval = "none",
     ) -> None:
         self.group = group or MemoryGroup()
         self.jobs = jobs or MemoryJobs()
@@ -235,7 +240,7 @@ class MemoryChanges:
         self.time_s = 0.0
         self.stops: Callable[[], bool] = lambda: False
         sources = Sources(self.group, self.group.ids_of)
-        self.changes = Changes(self.jobs, sources, self.jobs, self._leg, "here", TTL_MS)
+        self.changes = Changes(self.jobs, sources, self.jobs, self._leg, "here", Terms(TTL_MS, approval))
 
     def wait(self, seconds: float) -> bool:
         self.time_s += seconds

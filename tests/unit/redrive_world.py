@@ -10,7 +10,7 @@ from sidecar.operations.dead_letters.browse import UnknownTopic
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
 from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Progress, Redrive, Tally
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
-from sidecar.operations.jobs.job import PlanHead, State
+from sidecar.operations.jobs.job import Approval, PlanHead, State
 
 GOVERNOR = Governor(rate=1_000, ramp_ms=30_000, stop_share=0.1, watch_ms=30_000)
 COUNTED = Progress(state=State.PLANNED, planned=Tally(targets={"orders": 3}, skipped={"no_target": 1}), updated_ms=1)
@@ -39,6 +39,10 @@ class MemoryPlans:
 
     def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None:
         said = {"aborted_by": author, "given_up": given_up}
+        self.redrives[plan_id] = self.redrives[plan_id].model_copy(update=said)
+
+    def write_approval(self, plan_id: str, author: str) -> None:
+        said = {"approved_by": author, "approved_ms": self.time_ms}
         self.redrives[plan_id] = self.redrives[plan_id].model_copy(update=said)
 
     def now_ms(self) -> int:
@@ -80,13 +84,13 @@ class MemoryLeg:
 class MemoryRedrives:
     """Real `Redrives` over these."""
 
-    def __init__(self, letters: LetterLog) -> None:
+    def __init__(self, letters: LetterLog, approval: Approval = "none") -> None:
         self.plans = MemoryPlans()
         self.legs: list[MemoryLeg] = []
         self.ending: dict[str, Any] = {}  # how canaries and runs end at once; empty: when told
         self.topic_ids: dict[str, str | None] = {}  # None: no answer; else every topic has one
         topics = Topics(self._choose, self._letters, ReservedTopics(frozenset({"tickover.policies"})), self._topic_id)
-        self.redrives = Redrives(self.plans, lambda: letters, topics, self._leg, "here")
+        self.redrives = Redrives(self.plans, lambda: letters, topics, self._leg, "here", approval)
 
     def finish(self, **update: object) -> None:
         """The last leg ends like this."""

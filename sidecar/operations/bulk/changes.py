@@ -9,6 +9,7 @@ from sidecar.model.record import TopicPartition
 from sidecar.operations.bulk.plan import Change, ChangePlan, End, Selection, When
 from sidecar.operations.bulk.receipt_log import Place, Receipts
 from sidecar.operations.bulk.run import Sources
+from sidecar.operations.jobs.job import Approval
 from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 
@@ -22,6 +23,13 @@ class Wanted(NamedTuple):
     confirm_all: bool
     author: str
     past: bool = False
+
+
+class Terms(NamedTuple):
+    """Terms under which plans may run: so long after they were counted, and approved by whom."""
+
+    ttl_ms: int
+    approval: Approval = "none"
 
 
 class NotAllAnswer(Exception):
@@ -51,13 +59,15 @@ class Changes:
         receipts: KeptReceipts,
         leg: Callable[[str, bool], Work],
         owner: str,
-        ttl_ms: int,
+        terms: Terms,
     ) -> None:  # fmt: skip
-        self.crew: JobRunner[Change] = JobRunner("change", jobs, owner, lambda plan_id: leg(plan_id, False))
+        self.crew: JobRunner[Change] = JobRunner(
+            "change", jobs, owner, lambda plan_id: leg(plan_id, False), terms.approval
+        )
         self._sources = sources
         self._receipts = receipts
         self._leg = leg
-        self._ttl_ms = ttl_ms
+        self._ttl_ms = terms.ttl_ms
 
     def all(self) -> list[Change]:
         """Every change, the newest first."""
@@ -105,6 +115,10 @@ class Changes:
             raise JobRefused("nothing-to-change", "No message of this plan can be changed: see what it skips.")
         self.crew.begin(plan_id, self._leg(plan_id, True))
         return self.get(plan_id)
+
+    def approve(self, plan_id: str, author: str) -> Change:
+        """Let it begin, as another than who planned it."""
+        return self.crew.approve(plan_id, author)
 
     def abort(self, plan_id: str, author: str) -> Change:
         """Ask for its end: no more is changed once it is `aborted`; what was changed stays changed."""

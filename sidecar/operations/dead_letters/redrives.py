@@ -19,7 +19,7 @@ from sidecar.operations.dead_letters.redrive_plan import (
     Span,
     rivals,
 )
-from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.job import Approval, State
 from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 
@@ -60,8 +60,11 @@ class Redrives:
         topics: Topics,
         leg: Callable[[str, State | None, int], Work],
         owner: str,
+        approval: Approval = "none",
     ) -> None:
-        self.crew: JobRunner[Redrive] = JobRunner("redrive", jobs, owner, lambda plan_id: leg(plan_id, None, 0))
+        self.crew: JobRunner[Redrive] = JobRunner(
+            "redrive", jobs, owner, lambda plan_id: leg(plan_id, None, 0), approval
+        )
         self._open_log = open_log
         self._topics = topics
         self._leg = leg
@@ -111,6 +114,10 @@ class Redrives:
     def run(self, plan_id: str) -> Redrive:
         """Send the rest."""
         return self._start(plan_id, State.RUNNING, 0)
+
+    def approve(self, plan_id: str, author: str) -> Redrive:
+        """Let it begin, as another than who planned it."""
+        return self.crew.approve(plan_id, author)
 
     def abort(self, plan_id: str, author: str) -> Redrive:
         """Ask for its end: no more is sent once it is `aborted`; what was sent stays sent."""

@@ -7,14 +7,17 @@
 A job that somebody works on is *aborting* from the moment at which its end was asked for until the one who works on it,
 or a successor that has fenced that one off, has written that it is aborted: only then nothing more is done by it.
 
+A plan with approval `other` begins only when somebody else than its author has approved it.
+
 A plan that can't be counted, as brokers have no transactions, is given up with a reason: nobody can write a progress.
 
 Plan and progress are JSON in a topic of jobs, read by every replica (`JobLog`). A job may leave out the canary.
 
-Partition 0 of the topic, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, values JSON. Plans and aborts
-are written by the process that was asked; a progress only within the transactions of the process that does the work, so
-that a process that was taken over can't write one. The plan of a job that takes long is written again (`runner.py`),
-and compaction leaves the last of each key. So what is said of a job may stand before its plan: it waits for that.
+Partition 0 of the topic, compacted. Keys are `<plan id>/plan`, `/progress`, `/abort` and `/approval`, values JSON. All
+but the progress are written by the process that was asked; a progress only within the transactions of the process that
+does the work, so that a process that was taken over can't write one. The plan of a job that takes long is written again
+(`runner.py`), and compaction leaves the last of each key. So what is said of a job may stand before its plan: it waits
+for that.
 """
 
 import json
@@ -22,9 +25,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower, TopicReader
@@ -33,6 +36,10 @@ from sidecar.operations.jobs.log_writer import LogWriter
 
 MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
+OTHER: Final = "other"
+SCHEMA_WITH_APPROVAL: Final = 2  # of plans of any kind: a program that knows of no approval must not begin one
+
+Approval = Literal["none", "other"]  # by whom a plan is to be approved before it begins: nobody, or another person
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -68,6 +75,7 @@ class PlanHead(BaseModel):
     id: str
     author: str
     created_ms: int
+    approval: Approval = "none"  # as the settings said when it was made
 
 
 class ProgressHead(BaseModel):
@@ -86,11 +94,13 @@ AnyProgress = TypeVar("AnyProgress", bound=ProgressHead)
 
 
 class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
-    """A plan with its progress, and who asked for its end."""
+    """A plan with its progress, who approved it, and who asked for its end."""
 
     model_config = MODEL
     plan: AnyPlan
     progress: AnyProgress
+    approved_by: str | None = None
+    approved_ms: int = 0
     aborted_by: str | None = None
     given_up: str = ""  # why, where nobody asked for it
 
@@ -98,6 +108,13 @@ class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
     def state(self) -> State:
         """As everybody sees it."""
         return state_of(self.progress.state, self.aborted_by, self.given_up)
+
+    @property
+    def waits_for(self) -> str:
+        """The person without whom it can't begin, in words; empty: it waits for nobody, or is past that."""
+        waits = self.plan.approval == OTHER and self.approved_by is None
+        is_open = self.state is State.PLANNING or self.state.may_start
+        return f"approval by somebody other than {self.plan.author}" if waits and is_open else ""
 
     def document_head(self) -> dict[str, Any]:
         """Fields that REST shows first of every job."""
@@ -108,11 +125,15 @@ class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
         told = {
             "author": self.plan.author,
             "created": self.plan.created_ms,
+            "approval": self.plan.approval,
+            "waits_for": self.waits_for or None,
+            "approved_by": self.approved_by,
+            "approved": self.approved_ms or None,
             "aborted_by": self.aborted_by,
             "updated": self.progress.updated_ms or None,
             "owner": self.progress.owner or None,
         }
-        return with_times(told, "created", "updated")
+        return with_times(told, "created", "approved", "updated")
 
     def document(self) -> dict[str, Any]:
         """All that REST shows; each kind of job adds its own fields."""
@@ -129,6 +150,7 @@ class Form(Generic[AnyJob]):
     planned: Callable[[bytes], AnyJob | None]
     progressed: Callable[[AnyJob, bytes], AnyJob | None]
     aborted: Callable[[AnyJob, str, str], AnyJob]  # by whom, and why it was given up
+    approved: Callable[[AnyJob, str, int], AnyJob]  # by whom, and when
 
 
 def state_of(state: State, aborted_by: str | None, given_up: str = "") -> State:
@@ -153,22 +175,23 @@ def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:
 
 
 def form_of(plan: type[BaseModel], progress: type[BaseModel], job: Callable[..., AnyJob], newest: int) -> Form[AnyJob]:
-    """The form of jobs that are made of these models: `job(plan=, progress=, aborted_by=, given_up=)`."""
+    """The form of jobs that are made of these models: `job(plan=)`."""
 
     def planned(value: bytes) -> AnyJob | None:
-        found = decoded(plan, value, newest)
+        found = decoded(plan, value, max(newest, SCHEMA_WITH_APPROVAL))
         return None if found is None else job(plan=found)
 
     def progressed(known: AnyJob, value: bytes) -> AnyJob | None:
         found = decoded(progress, value, newest)
-        if found is None:
-            return None
-        return job(plan=known.plan, progress=found, aborted_by=known.aborted_by, given_up=known.given_up)
+        return None if found is None else known.model_copy(update={"progress": found})
 
     def aborted(known: AnyJob, author: str, given_up: str) -> AnyJob:
-        return job(plan=known.plan, progress=known.progress, aborted_by=author, given_up=given_up)
+        return known.model_copy(update={"aborted_by": author, "given_up": given_up})
 
-    return Form(planned, progressed, aborted)
+    def approved(known: AnyJob, author: str, time_ms: int) -> AnyJob:
+        return known.model_copy(update={"approved_by": author, "approved_ms": time_ms})
+
+    return Form(planned, progressed, aborted, approved)
 
 
 def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
@@ -222,6 +245,11 @@ class JobLog(Generic[AnyJob]):
         said = {"author": author, **({"given_up": given_up} if given_up else {})}
         self._writer.write(f"{plan_id}/abort".encode(), json.dumps(said).encode())
 
+    def write_approval(self, plan_id: str, author: str) -> None:
+        """Let a plan begin that waits for it. Returns when this process has read it back."""
+        said = {"author": author, "time": self.now_ms()}
+        self._writer.write(f"{plan_id}/approval".encode(), json.dumps(said).encode())
+
     def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
         """Garbage, and what a newer version wrote, is passed over."""
         plan_id, _, kind = key.decode(errors="replace").rpartition("/")
@@ -235,7 +263,7 @@ class JobLog(Generic[AnyJob]):
                     fresh = self._told(fresh, early, said)
                 self._jobs[plan_id] = fresh
                 self._forget_before(fresh.plan.created_ms - JOBS_KEPT_MS)
-        elif kind in ("progress", "abort"):
+        elif kind in ("progress", "abort", "approval"):
             self._keep_early(plan_id, kind, value)
 
     def _told(self, job: AnyJob, kind: str, value: bytes) -> AnyJob:
@@ -245,6 +273,11 @@ class JobLog(Generic[AnyJob]):
                 return self._form.progressed(job, value) or job
             case "abort":
                 return self._form.aborted(job, *_end(value))
+            case "approval":
+                given = _approval(value)
+                if given is None or given.author == job.plan.author:
+                    return job
+                return self._form.approved(job, given.author, given.time)
             case _:
                 return job
 
@@ -262,6 +295,22 @@ class JobLog(Generic[AnyJob]):
     def now_ms(self) -> int:
         """Time by the clock of this machine, epoch milliseconds: leases are judged by it."""
         return time.time_ns() // 1_000_000
+
+
+class _Approval(BaseModel):
+    """Approval of a plan, as its record says it."""
+
+    model_config = MODEL
+    author: str = Field(min_length=1)
+    time: int = Field(ge=0)  # epoch ms
+
+
+def _approval(value: bytes) -> _Approval | None:
+    """The approval that a record is; None: it is none."""
+    try:
+        return _Approval.model_validate_json(value)
+    except ValidationError:
+        return None
 
 
 def _end(value: bytes) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, Protocol
 
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.topic_follower import LogUnavailable
-from sidecar.operations.jobs.job import AnyJob, PlanHead, State
+from sidecar.operations.jobs.job import OTHER, SCHEMA_WITH_APPROVAL, AnyJob, Approval, PlanHead, State
 
 LEASE_MS: Final = 15_000
 SUPERVISED_S: Final = 2.0
@@ -45,6 +45,8 @@ class Jobs(Protocol[AnyJob]):
 
     def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None: ...
 
+    def write_approval(self, plan_id: str, author: str) -> None: ...
+
     def catch_up(self) -> None: ...
 
     def now_ms(self) -> int: ...
@@ -70,13 +72,17 @@ class Work(Protocol):
 
 class JobRunner(Generic[AnyJob]):
     """`noun` is what people call such a job; `go_on(plan_id)` makes a leg that goes on with what somebody began.
+    `approval`: by whom plans are to be approved that are made, or are to begin, in this process.
 
     Methods raise JobRefused and LogUnavailable. They block: not for an event loop.
     """
 
-    def __init__(self, noun: str, jobs: Jobs[AnyJob], owner: str, go_on: Callable[[str], Work]) -> None:
+    def __init__(
+        self, noun: str, jobs: Jobs[AnyJob], owner: str, go_on: Callable[[str], Work], approval: Approval = "none"
+    ) -> None:
         self.noun = noun
         self.jobs = jobs
+        self._approval = approval
         self._owner = owner
         self._go_on = go_on
         self._legs: dict[str, threading.Thread] = {}
@@ -127,6 +133,8 @@ class JobRunner(Generic[AnyJob]):
         if len(self.all()) >= PLANS_MAX:
             detail = f"There are {PLANS_MAX} {self.noun}s; the oldest go after 30 days."
             raise JobRefused(f"too-many-{self.noun}s", detail)
+        if self._approval == OTHER:
+            plan = plan.model_copy(update={"approval": OTHER, "schema_version": SCHEMA_WITH_APPROVAL})
         size = len(plan.model_dump_json().encode())
         if size > PLAN_BYTES_MAX:
             detail = f"It names all its partitions in {size} bytes, and may have {PLAN_BYTES_MAX}: plan topic by topic."
@@ -148,7 +156,34 @@ class JobRunner(Generic[AnyJob]):
         if self.jobs.now_ms() - job.plan.created_ms > BEGUN_WITHIN_MS:
             detail = f"The {self.noun} was planned more than 29 days ago, and is forgotten after 30: plan a new one."
             raise JobRefused(f"{self.noun}-ended", detail)
+        self._refuse_unapproved(job)
         return job
+
+    def _refuse_unapproved(self, job: AnyJob) -> None:
+        """Also a plan that was made while nobody had to approve: the settings of now count, too."""
+        if OTHER not in (self._approval, job.plan.approval):
+            return
+        if job.approved_by is None:
+            self.jobs.catch_up()  # it may have been approved by way of another replica, a moment ago
+            job = self.get(job.plan.id)
+        if job.approved_by is None:
+            detail = f"It waits for approval by somebody other than {job.plan.author}, who planned it."
+            raise JobRefused("approval-needed", detail)
+
+    def approve(self, plan_id: str, author: str) -> AnyJob:
+        """Let it begin, as somebody other than who planned it; its count is there by then. It counts for every canary
+        and run of this plan. Approved already: nothing changes.
+        """
+        job = self.get(plan_id)
+        if job.state is State.PLANNING:
+            raise JobRefused(f"{self.noun}-active", f"The {self.noun} is being counted: see first what it means.")
+        if not job.state.may_start:
+            raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {job.state} already.")
+        if author == job.plan.author:
+            raise JobRefused("own-plan", f"{author} has planned it, and somebody else has to approve it.")
+        if job.approved_by is None:
+            self.jobs.write_approval(plan_id, author)
+        return self.get(plan_id)
 
     def abort(self, plan_id: str, author: str) -> AnyJob:
         """Ask for its end. Once the state is `aborted` no more is done by this plan; what was done stays done.

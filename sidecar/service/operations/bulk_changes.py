@@ -6,7 +6,7 @@ from collections.abc import Callable
 from policies.table import PolicyTable
 from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import TopicIds
-from sidecar.operations.bulk.changes import Changes
+from sidecar.operations.bulk.changes import Changes, Terms
 from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls
 from sidecar.operations.bulk.outcome import Lines
 from sidecar.operations.bulk.plan import FORM, Change
@@ -38,7 +38,7 @@ def changes_of(
         return change is not None and change.aborted_by is not None
 
     sources = Sources(lookup, TopicIds(client).of)
-    changes = Changes(change_log, sources, receipts, leg, owner, asked.plan_ttl_ms)
+    changes = Changes(change_log, sources, receipts, leg, owner, Terms(asked.plan_ttl_ms, asked.approval))
     here = ChangeContext(
         topic=topic,
         sources=sources,

@@ -82,7 +82,7 @@ def redrives_of(
     topic_id = TopicIds(client).of_one
     topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.reserved_topics, topic_id)
     owner = owner_of(settings.instance_id)
-    redrives = Redrives(redrive_log, open_log, topics, leg, owner)
+    redrives = Redrives(redrive_log, open_log, topics, leg, owner, settings.changes.approval)
     here = RedriveContext(
         client=client,
         log=redrive_log,

@@ -28,7 +28,7 @@ NUMBERS: Final = {
     "chunk in Redis": str(FORMAT),
     "policy": str(POLICY_SCHEMA),
     "schedule": str(SCHEDULE_SCHEMA),
-    "plan of a redrive or change": f"{PLAIN_SCHEMA}; {PLAN_SCHEMA} where a redrive "
+    "plan of a redrive or change": f"{PLAIN_SCHEMA}; {PLAN_SCHEMA} where another has to approve it, or a redrive "
     "discards, edits or names its letters",
 }
 

@@ -159,6 +159,14 @@ def redrive(api: World) -> Given:
     return {"id": id}
 
 
+def redrive_of_another(api: World) -> Given:
+    """A redrive that was planned by somebody who has no token here."""
+    given, plans = redrive(api), api.redriving.plans
+    one = plans.redrives[given["id"]]
+    plans.redrives[given["id"]] = one.model_copy(update={"plan": one.plan.model_copy(update={"author": "me"})})
+    return given
+
+
 def obeyed(rows: dict[int, Outcome], related: dict[int, int], moved: bool = False) -> Prepare:
     """The ledger says what becomes of the control record that comes."""
 
@@ -212,6 +220,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     ),
     "GET /v1/changes/{id}": (Call(prepare=change), Call(prepare=change, query=PAYLOAD)),
     "POST /v1/changes/{id}/abort": (Call(prepare=change),),
+    "POST /v1/changes/{id}/approve": (Call(prepare=change),),
     "GET /v1/changes/{id}/receipts": (Call(prepare=done_change),),
     "POST /v1/changes/{id}/run": (Call(prepare=change, body={"token": "{token}"}),),
     "GET /v1/dead-letters": (Call(), Call(query=PAYLOAD)),
@@ -262,6 +271,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     ),
     "GET /v1/redrives/{id}": (Call(prepare=redrive),),
     "POST /v1/redrives/{id}/abort": (Call(prepare=redrive),),
+    "POST /v1/redrives/{id}/approve": (Call(prepare=redrive_of_another),),
     "POST /v1/redrives/{id}/canary": (Call(prepare=redrive, body={"count": 1}),),
     "POST /v1/redrives/{id}/run": (Call(prepare=redrive),),
     "GET /v1/replicas": (Call(),),
