@@ -186,9 +186,16 @@ class Sidecar:
 
     def peak_memory_bytes(self) -> int:
         """The most physical memory that it has had."""
+        return self._memory_bytes("VmHWM")
+
+    def memory_bytes(self) -> int:
+        """Physical memory that it has now."""
+        return self._memory_bytes("VmRSS")
+
+    def _memory_bytes(self, name: str) -> int:
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name))
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -171,7 +171,7 @@ class Filling:
 
     def _seal(self, transaction: Transaction, lane: SourcePartition, now_ms: int) -> None:
         seal = build_block(lane, now_ms, self._ledger)
-        block = SealedBlock(lane, seal, self._time.boot_ms)
+        block = SealedBlock(self._ledger, lane, seal, self._time.boot_ms)
         self._write(transaction, block)
         transaction.blocks.append(block)
         lane.owe_commit()
@@ -180,7 +180,6 @@ class Filling:
     def _write(self, transaction: Transaction, block: SealedBlock) -> None:
         """Produce one block; where the producer has no room, the committer does once it has."""
         output, lane = transaction.output, block.lane
-        block.send = partial(self._ledger.append, lane=lane.id, block=block.seal.value, report=block.report)
         if transaction.failed or any(not other.sent for other in transaction.blocks):
             return  # blocks stay in their order
         try:

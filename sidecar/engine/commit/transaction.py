@@ -17,6 +17,7 @@ from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.partition.exits import GIVEN_UP, REFUSED_TOPIC
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.commit_metadata import CommitState, encode_metadata
+from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import NO_MEMBER, Member, TransactionalOutput, refusal
 from sidecar.model.record import TopicPartition
 
@@ -43,11 +44,12 @@ class Written:
 class SealedBlock:
     """One block on its way to the ledger within a transaction."""
 
-    __slots__ = ("_boot_ms", "error", "lane", "seal", "seen", "send", "sent", "sent_boot_ms", "written")
+    __slots__ = ("_boot_ms", "_ledger", "error", "lane", "seal", "seen", "sent", "sent_boot_ms", "written")
 
-    send: Callable[[TransactionalOutput], None]
-
-    def __init__(self, lane: SourcePartition, seal: PendingBlock, boot_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: LedgerTopic, lane: SourcePartition, seal: PendingBlock, boot_ms: Callable[[], float]
+    ) -> None:
+        self._ledger = ledger
         self.lane = lane
         self.seal = seal
         self.sent_boot_ms = boot_ms()
@@ -56,6 +58,14 @@ class SealedBlock:
         self.sent = False
         self.seen = False  # the broker's clock, by its acknowledgement
         self._boot_ms = boot_ms
+
+    def send(self, output: TransactionalOutput) -> None:
+        """Hand it to the producer. Raises BufferError where that has no room.
+
+        Its report is made for the call and isn't kept: a block that refers to itself, with all that it moves to the
+        overflow, would wait for the garbage collector, which rests while much is held.
+        """
+        self._ledger.append(output, self.lane.id, self.seal.value, self.report)
 
     def report(self, error: Any, message: Any) -> None:
         """Delivery report, on the engine's thread or the committer's: only notes what it says."""

@@ -1,12 +1,15 @@
 """Settlement by transactions, one fault at a time. All of them together: the simulation."""
 
-from collections.abc import Callable
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from sidecar.engine.commit.committer import HUNG_MAX, HungClientError
 from sidecar.engine.commit.exactly_once import GROW_S, PATIENCE_S, ExactlyOnce
+from sidecar.engine.commit.transaction import SealedBlock
 from sidecar.model.call_limit import SILENT_MAX_S
 from sidecar.model.partitioner import partition_of
 from sidecar.model.ports import Member
@@ -43,6 +46,27 @@ def test_a_record_shows_with_its_block_and_its_offset() -> None:
     assert bench.coordinator is not None
     assert bench.coordinator.aborted == 0
     assert dict(record.headers() or ())["tickover-origin"] == b"reminders/0/%d" % offset
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage is collected."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_what_a_transaction_had_is_freed_without_a_collection() -> None:
+    bench = Bench(trouble=str)
+    for number in range(100):
+        bench.send(b"far-%d" % number, 60_000)
+        bench.run(40)
+    bench.wait_until(lambda: not bench.lane.on_the_way)
+    bench.run(200)
+    left = Counter(type(one) for one in gc.get_objects())
+    assert left[SealedBlock] <= 10, "of the last transactions alone: the overflow has all that their blocks moved there"
 
 
 @pytest.mark.parametrize("word", ["abort", "unknown"])
