@@ -31,6 +31,7 @@ from sidecar.kafka.client_settings import (
     first_records_settings,
     uncommitted_commit_reader_settings,
 )
+from sidecar.kafka.errors import words_of
 from sidecar.kafka.topics import has_controller, topic_id_of
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
@@ -228,9 +229,9 @@ class KafkaStarts:
         except KafkaException as error:
             problem = error.args[0]
             if problem.code() != KafkaError._TIMED_OUT:
-                raise LedgerUnavailable(f"no answer about commits: {problem.str()}") from error
+                raise LedgerUnavailable(f"no answer about commits: {words_of(problem)}") from error
             why = "a transaction that stays open hides them: `tickover doctor` finds it"
-            raise CommitsHidden(f"no answer about commits ({why}): {problem.str()}") from error
+            raise CommitsHidden(f"no answer about commits ({why}): {words_of(problem)}") from error
         return commits
 
     def _partitions_when_new(self, names: set[str], topics: Mapping[str, _Topic]) -> tuple[dict[str, int], set[str]]:
@@ -314,7 +315,7 @@ def _answered(what: str, ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except KafkaException as error:
-        raise LedgerUnavailable(f"no answer about {what}: {error.args[0].str()}") from error
+        raise LedgerUnavailable(f"no answer about {what}: {words_of(error.args[0])}") from error
 
 
 def commits_of(offsets: Mapping[TopicPartition, tuple[int, str]]) -> Iterator[list[ClientPartition]]:

@@ -47,6 +47,28 @@ AWAY: Final = READING_PASSES | (
     | {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
 
+# What is told of such an error to who doesn't know the client: /readyz shows it.
+_WORDS: Final = {
+    KafkaError._TRANSPORT: "the connection to a broker broke",
+    KafkaError._ALL_BROKERS_DOWN: "no broker can be reached",
+    KafkaError._TIMED_OUT: "the brokers took too long",
+    KafkaError._RESOLVE: "the name of a broker has no address",
+    KafkaError.LEADER_NOT_AVAILABLE: "a partition has no leader",
+    KafkaError.NOT_LEADER_FOR_PARTITION: "a partition has another leader now",
+    KafkaError.REQUEST_TIMED_OUT: "the brokers took too long",
+    KafkaError.NETWORK_EXCEPTION: "a broker lost a connection",
+    KafkaError.BROKER_NOT_AVAILABLE: "a broker is away",
+    KafkaError.NOT_CONTROLLER: "the cluster has another controller now",
+    KafkaError.COORDINATOR_NOT_AVAILABLE: "the group has no coordinator",
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "the group's coordinator is starting",
+    KafkaError.NOT_COORDINATOR: "the group has another coordinator now",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the brokers know no such topic or partition",
+    KafkaError._UNKNOWN_TOPIC: "the brokers know no such topic",
+    KafkaError._UNKNOWN_PARTITION: "the brokers know no such partition",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "no right to the topic",
+}
+_ORIGINS: Final = ("Local: ", "Broker: ")  # before the client's own words: which side of it an error is of
+
 # Answers about a topic that mean: not there for us. Any other error is no answer.
 ABSENT: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
@@ -79,6 +101,17 @@ def is_away(error: BaseException) -> bool:
             return True
         chain = chain.__cause__
     return False
+
+
+def words_of(error: KafkaError) -> str:
+    """Plain words for an error; the client's own where there are none."""
+    known = _WORDS.get(error.code())
+    if known is not None:
+        return known
+    words: str = error.str()
+    for origin in _ORIGINS:
+        words = words.replace(origin, "")
+    return words
 
 
 def delivery_error(error: KafkaError | None, message: Any) -> KafkaError | None:

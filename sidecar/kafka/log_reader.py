@@ -22,6 +22,7 @@ from sidecar.kafka.client_settings import (
     source_log_settings,
     uncommitted_ledger_settings,
 )
+from sidecar.kafka.errors import words_of
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import TopicPartition
@@ -55,7 +56,7 @@ class KafkaSourceLog:
                 self._read(frozenset(offsets), last, found)
         except KafkaException as error:
             self._lane = self._consumer = None  # it may believe for minutes what a starting broker said of a topic
-            raise SourceUnavailable(f"no answer about {lane}: {error.args[0].str()}") from error
+            raise SourceUnavailable(f"no answer about {lane}: {words_of(error.args[0])}") from error
         return found
 
     def release(self) -> None:
@@ -160,7 +161,7 @@ class KafkaLedgerLog:
             self._consumer = (
                 None  # it may believe for minutes what a starting broker said: the next try is with another
             )
-            raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
+            raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {words_of(error.args[0])}") from error
         return low, high
 
     def _written_ends(self, partitions: Collection[int]) -> dict[int, int]:
@@ -175,7 +176,7 @@ class KafkaLedgerLog:
                 for partition, place in places.items()
             }
         except KafkaException as error:
-            raise LedgerUnavailable(f"no answer about the end of {self._topic}: {error.args[0].str()}") from error
+            raise LedgerUnavailable(f"no answer about the end of {self._topic}: {words_of(error.args[0])}") from error
         finally:
             anyone.close()
 

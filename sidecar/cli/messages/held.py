@@ -79,6 +79,9 @@ def get(
     _say_missing(document.pop("missing", []))
     document.pop("partial", None)
     show(document, form)
+    if document.get("state") in ("dead", "quarantined"):  # the record itself says more than the ledger
+        where = f"--topic {document['target']} --reason {document['reason']}"
+        say(f"the letter has the detail: tickover dead-letters list {where}")
 
 
 # What a cause of lateness means; `tickover messages why` prints it.
@@ -132,13 +135,17 @@ def why(
 
 def _why(sidecar: Sidecar, message: str, which: Mapping[str, Any]) -> dict[str, Any]:
     """By the place that the text is, else by the id: an id may look like a place."""
-    if LOOKS_LIKE_A_PLACE.fullmatch(message) and not which:
+    is_place = LOOKS_LIKE_A_PLACE.fullmatch(message) and not which
+    questions = [*([{"position": message}] if is_place else []), {"id": message, **which}]
+    unknown: list[Failure] = []
+    for question in questions:
         try:
-            return sidecar.document("GET", f"/v1/lateness?{httpx.QueryParams({'position': message})}")
+            return sidecar.document("GET", f"/v1/lateness?{httpx.QueryParams(question)}")
         except Failure as failure:
             if failure.status is not Status.NOT_FOUND:
                 raise
-    return sidecar.document("GET", f"/v1/lateness?{httpx.QueryParams({'id': message, **which})}")
+            unknown.append(failure)
+    raise unknown[0]
 
 
 def _part(part: Mapping[str, Any]) -> dict[str, Any]:

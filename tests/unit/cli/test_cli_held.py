@@ -82,9 +82,23 @@ def test_one_message_with_its_way(tickover: Terminal) -> None:
     document = tickover.data("messages", "get", "order/1")
     assert (document["state"], document["reason"], document["position"]["offset"]) == ("dead", "expired", 8)
     assert "missing" not in document
-    told = tickover("messages", "get", "order/1").stdout
-    assert told.startswith("id: order/1\n")
-    assert yaml.safe_load(told)["due"] == document["due_utc"]
+    told = tickover("messages", "get", "order/1")
+    assert told.stdout.startswith("id: order/1\n")
+    assert yaml.safe_load(told.stdout)["due"] == document["due_utc"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "command"),
+    [(Outcome.QUARANTINED, True), (Outcome.DEAD, True), (Outcome.EMITTED, False), (Outcome.CANCELLED, False)],
+)
+def test_of_a_message_that_left_as_a_letter_it_says_where_the_detail_is(
+    tickover: Terminal, outcome: Outcome, command: bool
+) -> None:
+    tickover.there.receipts.add(LedgerPlace(1, 8), block({8: outcome}, {8: "order/1"}))
+    document = tickover.data("messages", "get", "order/1")
+    [*words] = tickover("messages", "get", "order/1").stderr.splitlines()
+    about = f"--topic {document['target']} --reason {document['reason']}"
+    assert words == ([f"the letter has the detail: tickover dead-letters list {about}"] if command else [])
 
 
 def test_why_a_message_was_late(tickover: Terminal) -> None:
@@ -102,7 +116,10 @@ def test_why_a_message_was_late(tickover: Terminal) -> None:
         document = tickover.data("messages", "why", message)
         assert document["by_cause"] == {"suspended": 992, "settle": 30}
     assert tickover("messages", "why", "nobody").exit_code == NOT_FOUND
-    assert tickover("messages", "why", "reminders/3/7").exit_code == NOT_FOUND
+    nothing_there = tickover("messages", "why", "reminders/3/7")
+    assert nothing_there.exit_code == NOT_FOUND
+    assert "No overdue message is held there" in nothing_there.stderr
+    assert "this id" not in nothing_there.stderr, "it was asked about a place"
 
 
 def test_every_cause_has_its_words() -> None:
