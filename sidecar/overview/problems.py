@@ -30,7 +30,7 @@ class Level(StrEnum):
     WARN = "warn"
 
 
-class Problem(NamedTuple):
+class Fault(NamedTuple):
     """One thing that is wrong. `since_ms`: epoch ms, -1 where nobody knows; `fix`: a command, or ""."""
 
     level: Level
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
     fix: str = ""
 
 
-def problems_of(seen: Seen) -> list[Problem]:
+def problems_of(seen: Seen) -> list[Fault]:
     """All that is wrong, the worst first."""
     found = [
         *_of_redis(seen),
@@ -62,31 +62,31 @@ def problems_of(seen: Seen) -> list[Problem]:
 # --- replicas -----------------------------------------------------------------------------------------------------
 
 
-def _of_redis(seen: Seen) -> Iterator[Problem]:
+def _of_redis(seen: Seen) -> Iterator[Fault]:
     if seen.overview.problem:
         text = f"The other replicas can't be asked: {_ended(seen.overview.problem)} These figures are of one process."
-        yield Problem(Level.BAD, "replicas", "", (), -1, text, DOCTOR)
+        yield Fault(Level.BAD, "replicas", "", (), -1, text, DOCTOR)
 
 
-def _silent(sign: Sign, now_ms: int) -> Problem:
+def _silent(sign: Sign, now_ms: int) -> Fault:
     if now_ms - sign.at_ms >= GONE_MS:
         what = f"has given no sign of life {_since(sign.at_ms, now_ms)}, and has not stopped in order"
         then = "The group gives its partitions to the others."
     else:
         what, then = "lives but has not answered in time", "What it holds is missing in these figures."
-    return Problem(Level.BAD, "silent", sign.replica, (sign.replica,), sign.at_ms, f"{sign.replica} {what}. {then}")
+    return Fault(Level.BAD, "silent", sign.replica, (sign.replica,), sign.at_ms, f"{sign.replica} {what}. {then}")
 
 
-def _of_processes(reports: Iterable[Report]) -> Iterator[Problem]:
+def _of_processes(reports: Iterable[Report]) -> Iterator[Fault]:
     for report in reports:
         for kind, text, fix in _faults(report):
             since_ms = _begin(report, Kind.KAFKA if kind == "kafka" else Kind.REDIS if kind == "redis" else None)
-            yield Problem(Level.BAD, kind, report.replica, (report.replica,), since_ms, text, fix)
+            yield Fault(Level.BAD, kind, report.replica, (report.replica,), since_ms, text, fix)
         if abs(report.clock_skew_ms) >= SKEW_MS:
             way = "ahead of" if report.clock_skew_ms > 0 else "behind"
             text = f"The clock of {report.replica} is {_long(abs(report.clock_skew_ms))} {way} the brokers'. "
             text += "Messages fire by the brokers' clock all the same."
-            yield Problem(Level.WARN, "clock", report.replica, (report.replica,), -1, text)
+            yield Fault(Level.WARN, "clock", report.replica, (report.replica,), -1, text)
 
 
 def _faults(report: Report) -> Iterator[tuple[str, str, str]]:
@@ -117,16 +117,16 @@ def _faults(report: Report) -> Iterator[tuple[str, str, str]]:
 # --- targets ------------------------------------------------------------------------------------------------------
 
 
-def _suspended(seen: Seen) -> Iterator[Problem]:
+def _suspended(seen: Seen) -> Iterator[Fault]:
     for target, who in _by_target((target, report) for report in seen.reports for target in report.suspended):
         since_ms = _earliest(who, Kind.SUSPENDED, target)
         waiting = _waiting(who, target)
         text = f"{target} has not acknowledged {_since(since_ms, seen.at_ms)}. "
         text += f"{waiting or 'What is due for it'} waits; other targets go on. tickover tries again by itself."
-        yield Problem(Level.BAD, "suspended", target, _names(who), since_ms, text, DOCTOR)
+        yield Fault(Level.BAD, "suspended", target, _names(who), since_ms, text, DOCTOR)
 
 
-def _breakers(seen: Seen) -> Iterator[Problem]:
+def _breakers(seen: Seen) -> Iterator[Fault]:
     told = (
         (one.topic, report) for report in seen.reports for one in report.targets if one.breaker in ("open", "half_open")
     )
@@ -136,22 +136,22 @@ def _breakers(seen: Seen) -> Iterator[Problem]:
         text = f"The breaker of {target} is {state} {_since(since_ms, seen.at_ms)}: too many retries failed. "
         text += f"{_waiting(who, target) or 'What is due for it'} waits; delayed messages go on. "
         text += "When its pause is over a few retries are let through, and it closes if they succeed."
-        yield Problem(Level.BAD, "breaker", target, _names(who), since_ms, text)
+        yield Fault(Level.BAD, "breaker", target, _names(who), since_ms, text)
 
 
-def _rates(seen: Seen) -> Iterator[Problem]:
+def _rates(seen: Seen) -> Iterator[Fault]:
     told = ((wait.topic, report) for report in seen.reports for wait in report.waits if wait.kind == Kind.RATE)
     for target, who in _by_target(told):
         since_ms = _earliest(who, Kind.RATE, target)
         text = f"More is due for {target} than its rate lets through {_since(since_ms, seen.at_ms)}. "
         text += f"{_waiting(who, target) or 'What is due for it'} waits its turn; other targets go on."
-        yield Problem(Level.WARN, "rate", target, _names(who), since_ms, text, "tickover forecast")
+        yield Fault(Level.WARN, "rate", target, _names(who), since_ms, text, "tickover forecast")
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
 
 
-def _rebuilds(reports: Iterable[Report], now_ms: int) -> Iterator[Problem]:
+def _rebuilds(reports: Iterable[Report], now_ms: int) -> Iterator[Fault]:
     for report in reports:
         for one in report.rebuilding:
             place = TopicPartition(one.topic, one.partition)
@@ -162,10 +162,10 @@ def _rebuilds(reports: Iterable[Report], now_ms: int) -> Iterator[Problem]:
             text += f": {one.done:,} of {one.held:,}, {read}. "
             text += f"{_ended(one.problem)} " if one.problem else ""
             text += "Messages of other partitions go on."
-            yield Problem(Level.BAD, "rebuild", _place(place), (report.replica,), since_ms, text)
+            yield Fault(Level.BAD, "rebuild", _place(place), (report.replica,), since_ms, text)
 
 
-def _recovering(seen: Seen) -> Iterator[Problem]:
+def _recovering(seen: Seen) -> Iterator[Fault]:
     recovering = {
         TopicPartition(wait.topic, wait.partition)
         for report in seen.reports
@@ -177,30 +177,30 @@ def _recovering(seen: Seen) -> Iterator[Problem]:
             since_ms = min(_begins(report, Kind.RECOVERING), default=-1)
             text = f"{report.replica} recovers {_count(report.recovering, 'partition')} {_since(since_ms, seen.at_ms)}"
             text += ". Their messages wait; others go on."
-            yield Problem(Level.WARN, "recovering", report.replica, (report.replica,), since_ms, text)
+            yield Fault(Level.WARN, "recovering", report.replica, (report.replica,), since_ms, text)
     nobody = [lane for lane in seen.overview.missing if lane not in recovering]
     if nobody and not seen.overview.problem:
         text = f"No replica answers for {_places(nobody)}: what they hold is missing in these figures."
-        yield Problem(Level.BAD, "missing", "", (), -1, text, "tickover replicas")
+        yield Fault(Level.BAD, "missing", "", (), -1, text, "tickover replicas")
 
 
-def _overdue(reports: Sequence[Report]) -> Iterator[Problem]:
+def _overdue(reports: Sequence[Report]) -> Iterator[Fault]:
     oldest = max(reports, key=lambda report: report.oldest_overdue_ms, default=None)
     if oldest is not None and oldest.oldest_overdue_ms >= OVERDUE_MS:
         text = f"The oldest message that is due waits for {_long(oldest.oldest_overdue_ms)}, on {oldest.replica}."
         since_ms = max(oldest.at_ms - oldest.oldest_overdue_ms, 0)
         fix = "tickover messages list --due-to " + (rfc_3339(max(oldest.at_ms - OVERDUE_MS, 0)) or "")
-        yield Problem(Level.WARN, "overdue", "", (oldest.replica,), since_ms, text, fix)
+        yield Fault(Level.WARN, "overdue", "", (oldest.replica,), since_ms, text, fix)
 
 
-def _warnings(reports: Iterable[Report]) -> Iterator[Problem]:
+def _warnings(reports: Iterable[Report]) -> Iterator[Fault]:
     """Warnings of /readyz, each once."""
     by_text: defaultdict[str, list[str]] = defaultdict(list)
     for report in reports:
         for text in report.warnings:
             by_text[text].append(report.replica)
     for text, who in by_text.items():
-        yield Problem(Level.WARN, "warning", "", tuple(who), -1, _ended(text), DOCTOR)
+        yield Fault(Level.WARN, "warning", "", tuple(who), -1, _ended(text), DOCTOR)
 
 
 # --- words --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from sidecar.lookup.query import LookUpUnavailable
 from sidecar.lookup.report import MINUTE_MS, MINUTES, Flow, Rebuild, Replica, Report
 from sidecar.model.condition import Kind
 from sidecar.model.times import with_times
-from sidecar.overview.problems import SILENT_TURN_MS, Problem, problems_of
+from sidecar.overview.problems import SILENT_TURN_MS, Fault, problems_of
 from sidecar.overview.seen import Seen, last_hour, last_minute, percentiles
 
 BROKEN: Final = ("open", "half_open")
@@ -61,9 +61,9 @@ class ReplicasPage(BaseModel):
 @router.get(
     "/v1/overview",
     responses={200: {"model": OverviewOut}},
-    **described("Show the whole group at a glance", None, "unknown-parameter", "look-up-unavailable"),
+    **described("Show the whole group at a glance", None, "look-up-unavailable"),
 )
-async def overview(request: Request, caller: Reader) -> Response:
+async def get_overview(request: Request, caller: Reader) -> Response:
     """Messages that all replicas hold, what is due within the hour, what they did in the last one, and what is wrong.
 
     Asked of all replicas at most once a second; what is due by minute, at most every ten.
@@ -74,9 +74,11 @@ async def overview(request: Request, caller: Reader) -> Response:
 @router.get(
     "/v1/replicas",
     responses={200: {"model": ReplicasPage}},
-    **described("List the processes of the group", None, "unknown-parameter", "look-up-unavailable"),
+    **described("List the processes of the group", None, "look-up-unavailable"),
 )
-async def replicas(request: Request, caller: Reader, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None) -> Response:
+async def list_replicas(
+    request: Request, caller: Reader, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
+) -> Response:
     """Each process of the group: its partitions and its lag, what it holds, its memory, recoveries and rebuilds."""
     seen = await look(request)
     known = [replica_document(one, seen) for one in seen.overview.replicas]
@@ -193,7 +195,7 @@ def _rebuild(part: Rebuild) -> Document:
     }
 
 
-def _problem_document(problem: Problem) -> Document:
+def _problem_document(problem: Fault) -> Document:
     told = {
         "level": problem.level.value,
         "kind": problem.kind,

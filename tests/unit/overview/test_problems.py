@@ -7,13 +7,13 @@ import pytest
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import Rebuild, Report, Target, Wait
 from sidecar.model.record import TopicPartition
-from sidecar.overview.problems import Level, Problem, problems_of
+from sidecar.overview.problems import Fault, Level, problems_of
 from tests.unit.report_world import NOW_MS, busy_report, report, seen
 
 MINUTE_MS = 60_000
 
 
-def only(*reports: Report, **fields: Any) -> Problem:
+def only(*reports: Report, **fields: Any) -> Fault:
     """The one problem of such a group."""
     (problem,) = problems_of(seen(*reports, **fields))
     return problem
