@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.dependencies import Access, Visitor, declared_access, json_response
+from api.openapi.answers import ANSWERS
 from api.openapi.description import (
     ALWAYS,
     ANSWER_HEADERS,
@@ -115,7 +116,9 @@ def _built(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, Any]:
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, servers=app.servers
     )
-    models = _by_title(models_json_schema([(model, "validation") for model in bodies], ref_template=SCHEMA_PLACE)[1])
+    models = _by_title(
+        models_json_schema([(model, "validation") for model in (*bodies, *_told())], ref_template=SCHEMA_PLACE)[1]
+    )
     components = document.setdefault("components", {})
     schemas = {**components.get("schemas", {}), **models["$defs"], "Problem": _PROBLEM}
     # One of `retry` and `delay`: its words say so, and what reads descriptions can't make a type of it.
@@ -134,6 +137,11 @@ def _built(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, Any]:
             name = f"{method.upper()} {path}"
             _complete(method, operation, accesses[name], answers.get(name, {}))
     return document
+
+
+def _told() -> list[type[BaseModel]]:
+    """The models of answers, each once."""
+    return list(dict.fromkeys(ANSWERS.values()))
 
 
 def _by_title(models: dict[str, Any]) -> dict[str, Any]:
@@ -179,6 +187,9 @@ def _complete(method: str, operation: dict[str, Any], access: Access, answers: M
     for status, answer in told.items():
         if answer["description"] == "Successful Response":
             answer["description"] = _DONE[status]
+        model = ANSWERS.get(operation["operationId"])
+        if model is not None and status != "204":
+            answer["content"] = {"application/json": {"schema": _schema(model.__name__)}}
         if status in answers:
             answer.setdefault("content", {}).setdefault("application/json", {})["example"] = answers[status]
         answer["headers"] = _headers(given.get(status, ()))

@@ -13,6 +13,10 @@ from urllib.parse import unquote
 
 import httpx
 from fastapi import FastAPI
+from jsonschema import Draft202012Validator
+from jsonschema.protocols import Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 from starlette.routing import Match
 
 from api.access.auth import Tokens
@@ -342,6 +346,7 @@ class World:
         response = self.runner.run(request())
         refuse_undescribed(self, method, response)
         refuse_undescribed_headers(self, method, response)
+        refuse_misshapen(self, method, response)
         return response
 
     def send_raw(self, method: str, path: str, body: bytes, **headers: str) -> httpx.Response:
@@ -429,6 +434,38 @@ def refuse_undescribed_headers(api: World, method: str, response: httpx.Response
                 told = described.get(str(response.status_code), described["default"])
                 undescribed = HEADERS_ASKED & response.headers.keys() - told
                 assert not undescribed, (route.path, response.status_code, undescribed)
+            return
+
+
+@cache
+def shapes() -> dict[str, Validator]:
+    """What the description says of the answers of 2xx, by method, path and status."""
+    document = World().app.openapi()
+    resolved = {"$id": "urn:api", "components": document["components"]}
+    registry = Registry().with_resource("urn:api", Resource.from_contents(resolved, DRAFT202012))
+    found = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for status, answer in operation["responses"].items():
+                schema = answer.get("content", {}).get("application/json", {}).get("schema")
+                if status.startswith("2") and schema:
+                    of_api = json.loads(json.dumps(schema).replace('"#/', '"urn:api#/'))
+                    found[f"{method.upper()} {path} {status}"] = Draft202012Validator(of_api, registry=registry)
+    return found
+
+
+def refuse_misshapen(api: World, method: str, response: httpx.Response) -> None:
+    """Fail when an operation's answer isn't as its description says."""
+    if not response.is_success or method == "HEAD" or not response.content:
+        return
+    path = unquote(response.url.path).removeprefix(api.path)
+    scope = {"type": "http", "method": method, "path": path, "root_path": "", "headers": []}
+    for route in api.app.state.routes:
+        if route.matches(scope)[0] is Match.FULL:
+            shape = shapes().get(f"{method} {route.path_format} {response.status_code}")
+            if shape is not None and response.headers["content-type"] == "application/json":
+                faults = [f"{error.json_path}: {error.message[:200]}" for error in shape.iter_errors(response.json())]
+                assert not faults, (route.path, faults)
             return
 
 

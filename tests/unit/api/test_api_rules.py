@@ -14,8 +14,8 @@ from api.dependencies import query_parameters
 from api.openapi.description import STATUS_OF
 from tests.pages.problems import types
 from tests.source import ROOT
-from tests.unit.api.access.role_world import CALLS, full_world, token_of
-from tests.unit.api_world import World, headers_described, problem, world
+from tests.unit.api.access.role_world import CALLS, ask, full_world, token_of
+from tests.unit.api_world import World, headers_described, problem, shapes, world
 
 ROUTES: Final = [route for part in PARTS for route in part.router.routes if isinstance(route, APIRoute)]
 UNFORESEEN: Final = (
@@ -74,6 +74,23 @@ def test_operation_ids_are_names_for_functions_of_a_client(document: Any) -> Non
         assert re.fullmatch(r"[a-z]+(_[a-z]+){1,3}", id), id
         assert len(id) <= OPERATION_ID_MAX, id
         assert id.partition("_")[0] in VERBS, f"{id}: does it begin with a verb?"
+
+
+@pytest.mark.parametrize("call", sorted(name for name in CALLS if "/v1/" in name))
+def test_what_is_answered_has_a_schema_and_an_example(document: Any, call: str) -> None:
+    for status, answer in operations(document)[call]["responses"].items():
+        if status.startswith("2") and status != "204":
+            media = answer["content"]["application/json"]
+            assert media["schema"], (call, status)
+            assert "example" in media or call == "GET /v1/schemas/policy", (call, status)
+            assert f"{call} {status}" in shapes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", sorted(name for name in CALLS if "/v1/" in name))
+def test_what_is_answered_is_as_described(call: str) -> None:
+    for one in CALLS[call]:
+        assert ask(call, one, Role.ADMIN).status < 300  # the world compares the answer with its schema
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------
