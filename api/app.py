@@ -38,7 +38,7 @@ from api.routes import (
 )
 from api.routes.about import audit, quarantine
 from api.routes.about import process as about
-from api.routes.group import overview
+from api.routes.group import capacity, overview
 from api.routes.group.looks import Overviews
 from policies.model import Policy
 from sidecar.model.version import VERSION
@@ -76,6 +76,7 @@ PARTS: Final = (
     about,
     audit,
     overview,
+    capacity,
     health,
     document,
     problem_pages,

@@ -17,12 +17,13 @@ from starlette.types import ASGIApp
 
 from api.console import log_in, static
 from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
-from api.console.pages import overview, parts, search
+from api.console.pages import forecast, overview, parts, search
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
 
 SCREENS: Final[Sequence[Screen]] = (
     *overview.SCREENS,
+    *forecast.SCREENS,
     *search.SCREENS,
 )
 POLICY: Final = (

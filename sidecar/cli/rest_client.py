@@ -136,11 +136,11 @@ class Sidecar:
         """Send one request whose answer is a JSON object."""
         return read_object(self.call(method, path, body, headers))
 
-    def items(self, path: str) -> Iterator[dict[str, Any]]:
-        """Every item of a paged list."""
+    def items(self, path: str, asked: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Every item of a paged list; `asked` are parameters of each page."""
         cursor = None
         for _ in range(PAGES_MAX):
-            query = httpx.QueryParams({"limit": PAGE_LIMIT} | ({"cursor": cursor} if cursor else {}))
+            query = httpx.QueryParams({**(asked or {}), "limit": PAGE_LIMIT} | ({"cursor": cursor} if cursor else {}))
             page = self.document("GET", f"{path}?{query}")
             yield from page.get("items", ())
             cursor = page.get("next")

@@ -8,7 +8,14 @@ from rich.console import Console
 from rich.live import Live
 
 from sidecar.cli.output import Failure, Form, OutputOption, is_terminal, say, show, show_items
-from sidecar.cli.overview.figures import REPLICA_COLUMNS, digest, problem_lines, replica_line
+from sidecar.cli.overview.figures import (
+    CAPACITY_COLUMNS,
+    REPLICA_COLUMNS,
+    capacity_line,
+    digest,
+    problem_lines,
+    replica_line,
+)
 from sidecar.cli.overview.screen import View, screen
 from sidecar.cli.overview.terminal import Ended, keys, wait
 from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
@@ -32,6 +39,19 @@ def replicas(
     """List the processes of the group: partitions, lag, memory, recoveries and rebuilds."""
     with connect(context, url, token) as sidecar:
         show_items(list(sidecar.items("/v1/replicas")), replica_line, form, REPLICA_COLUMNS)
+
+
+def capacity(
+    context: typer.Context,
+    minutes: Annotated[int, typer.Option(help="How many minutes ahead.", min=1, max=1_440)] = 60,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show where more is due than the rate of a policy lets through, and the spread with which it would fit."""
+    with connect(context, url, token) as sidecar:
+        items = list(sidecar.items("/v1/capacity", {"minutes": minutes}))
+    show_items(items, capacity_line, form, CAPACITY_COLUMNS)
 
 
 def top(

@@ -9,6 +9,8 @@ REPLICA_COLUMNS: Final = (
     "replica", "state", "partitions", "lag", "wheel", "overflow", "emitted_per_s", "memory_mb", "version", "progress",
 )  # fmt: skip
 
+CAPACITY_COLUMNS: Final = ("policy", "targets", "rate_per_s", "peak", "peak_at", "fits", "last_is_late", "spread")
+
 Document = Mapping[str, Any]
 
 
@@ -93,6 +95,20 @@ def replica_line(item: Document) -> dict[str, Any]:
         "emitted_per_s": per_second(item["last_minute"], "emitted"),
         "memory_mb": round(item["memory_bytes"] / 1_000_000),
         "progress": progress(item),
+    }
+
+
+def capacity_line(item: Document) -> dict[str, Any]:
+    """One line of what is due against rates."""
+    spread_ms = item["spread_ms"]
+    return {
+        **{name: item[name] for name in ("policy", "targets")},
+        "rate_per_s": round(item["rate"], 3),
+        "peak": item["peak"]["held"],
+        "peak_at": item["peak"].get("minute_utc") or item["peak"]["minute"],
+        "fits": "yes" if item["fits"] else "no" if item["is_exact"] else "perhaps not",
+        "last_is_late": None if item["fits"] else long(item["late_ms"]),
+        "spread": "none would do" if spread_ms is None else long(spread_ms) if spread_ms else None,
     }
 
 

@@ -11,7 +11,7 @@ from sidecar.cli.overview.figures import bars, digest, long, problem_lines, repl
 from sidecar.cli.overview.screen import PROBLEMS_MAX, View, screen
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import Rebuild
-from tests.unit.api_world import NOW_MS, world
+from tests.unit.api_world import NOW_MS, REMINDERS, world
 from tests.unit.cli.test_cli_rest import Terminal
 from tests.unit.report_world import busy_report, report, seen
 
@@ -124,6 +124,15 @@ def test_durations_have_one_unit(duration_ms: int, text: str) -> None:
 def test_bars_are_as_high_as_their_part_of_the_largest() -> None:
     assert bars([0, 1, 50, 100, None]) == " ▁▄█ "
     assert bars([None, 0]) == "  "
+
+
+def test_capacity_says_where_a_peak_does_not_fit(tickover: Terminal) -> None:
+    tickover.there.add({**REMINDERS, "target": {"topic": "mail", "rate": "60/m"}})
+    tickover.there.sources.topics = ("reminders",)
+    tickover.there.held.minutes = {NOW_MS // 60_000 + 2: 300}
+    (line,) = (line.split("\t") for line in tickover("capacity").stdout.splitlines()[1:])
+    assert line == ["reminders", "mail", "1.0", "300", "2027-01-15T08:02:00.000Z", "no", "4 min", "4 min"]
+    assert len(tickover.data("capacity", "--minutes", "5")[0]["minutes"]) == 5
 
 
 def test_a_line_says_how_far_recovery_and_rebuilds_are(tickover: Terminal) -> None:

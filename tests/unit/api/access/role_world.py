@@ -214,6 +214,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /problems/{name}": (Call({"name": "file-managed"}),),
     "GET /readyz": (Call(),),
     "GET /v1/audit": (Call(prepare=change),),
+    "GET /v1/capacity": (Call(),),
     "GET /v1/changes": (Call(prepare=change),),
     "POST /v1/changes": (
         Call(body={"action": "cancel", "filter": {"topic": LANE.topic, "key_prefix": MARKS["key prefix"]}}),

@@ -21,6 +21,7 @@ ROUTES = [
     ("POST", "/v1/policies/explain", Role.READ),
     ("GET", "/v1/stats", Role.READ),
     ("GET", "/v1/overview", Role.READ),
+    ("GET", "/v1/capacity", Role.READ),
     ("GET", "/v1/replicas", Role.READ),
     ("GET", "/v1/lateness", Role.READ),
     ("GET", "/v1/dead-letters", Role.READ),
