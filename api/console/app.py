@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from api.console import log_in, static
 from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
-from api.console.pages import forecast, overview, parts, search
+from api.console.pages import about, forecast, overview, parts, quarantine, search
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
 
@@ -25,6 +25,8 @@ SCREENS: Final[Sequence[Screen]] = (
     *overview.SCREENS,
     *forecast.SCREENS,
     *search.SCREENS,
+    *quarantine.SCREENS,
+    *about.SCREENS,
 )
 POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "

@@ -48,8 +48,8 @@ def _calls(request: Request, role: Role) -> list[str]:
     return [f"{method} {path}" for path, method in sorted(found)]
 
 
-@router.get("/v1/settings", operation_id="get_settings", **described("Show the settings in force"))
-async def show_settings(caller: Admin, ports: GivenPorts) -> Response:
+@router.get("/v1/settings", **described("Show the settings in force"))
+async def get_settings(caller: Admin, ports: GivenPorts) -> Response:
     """Every setting of this process with its value, secrets masked, and where it came from.
 
     They name hosts, files and users of what is around, so they need the role admin.

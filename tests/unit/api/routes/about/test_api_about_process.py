@@ -72,7 +72,7 @@ def test_settings_have_values_and_origins_and_no_secret(tmp_path: Path) -> None:
     assert (items["log.level"]["section"], items["log.level"]["default"]) == ("log", "info")
     assert items["log.level"]["while_running"] == "yes"
     assert items["log.level"]["meaning"]
-    assert [one["action"] for one in recorded] == ["show_settings"]
+    assert [one["action"] for one in recorded] == ["get_settings"]
 
 
 def test_every_setting_is_listed_once() -> None:
