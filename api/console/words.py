@@ -1,5 +1,6 @@
 """Figures and times as people read them: filters and macros of all templates."""
 
+import json
 import math
 import time
 from datetime import UTC, datetime
@@ -83,6 +84,11 @@ def size(number: float | None) -> str:
         if number >= limit:
             return f"{number / limit:.1f} {unit}"
     return f"{number:.0f} bytes"
+
+
+def pretty(document: object) -> str:
+    """JSON for people."""
+    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def now_ms() -> int:

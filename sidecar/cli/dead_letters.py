@@ -17,12 +17,10 @@ from sidecar.cli.jobs import JobKind, add_common, add_step, finish
 from sidecar.cli.messages.options import duration_checked, time_ms
 from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, output_before, show, show_items
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
-from sidecar.model.times import with_times
+from sidecar.operations.dead_letters.groups import FATES, added_up
 
 PAGES_MAX: Final = 100_000
 STDIN: Final = "-"
-FATES: Final = ("redriven", "discarded")
-BACK_AGAIN: Final = "back_again"
 COLUMNS: Final = (
     "position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "redriven", "discarded",
     "policy",
@@ -89,12 +87,9 @@ def groups(
 ) -> None:
     """Count dead letters by what went wrong, most frequent first. Reads all of them."""
     query = {"topic": topic, **_with_times(conditions), "trend": trend}
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
     with connect(context, url, token) as sidecar:
-        for page in _pages(sidecar, "/v1/dead-letters/groups", query):
-            for group in page["items"]:
-                _add(found, group)
-    ordered = sorted(found.values(), key=lambda group: -group["count"])
+        found = [group for page in _pages(sidecar, "/v1/dead-letters/groups", query) for group in page["items"]]
+    ordered = sorted(added_up(found), key=lambda group: -group["count"])
     columns = (
         "count",
         "open",
@@ -234,23 +229,6 @@ def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[
             if not cursor:
                 return
     raise Failure(f"{path} has more than {PAGES_MAX} pages")
-
-
-def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) -> None:
-    key = (group["topic"], group["reason"] or "", group["fingerprint"])
-    known = found.get(key)
-    if known is None:
-        found[key] = group
-        return
-    for name in ("count", "open", *FATES):
-        known[name] = known.get(name, 0) + group.get(name, 0)  # a sidecar of the version before tells of none discarded
-    for name, counts in known.get("trend", {}).items():
-        known["trend"][name] = [one + other for one, other in zip(counts, group["trend"][name], strict=True)]
-    if group.get("state") == BACK_AGAIN:
-        known["state"] = BACK_AGAIN
-    known["first_seen"] = min(known["first_seen"], group["first_seen"])
-    known["last_seen"] = max(known["last_seen"], group["last_seen"])
-    found[key] = with_times(known, "first_seen", "last_seen")
 
 
 def _with_cause(letter: dict[str, Any]) -> dict[str, Any]:

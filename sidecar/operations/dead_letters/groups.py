@@ -1,5 +1,6 @@
 """Groups of dead letters that failed alike: how many, when, and where people stand with them. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +14,7 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 MINUTES: Final = 60
 HOURS: Final = 24
+FATES: Final = ("redriven", "discarded")  # of letters that are open no more
 
 
 class Frame(NamedTuple):
@@ -108,3 +110,25 @@ def note_document(note: GroupNote | None) -> dict[str, Any]:
     said = None if note is None else note.time_ms
     told = {"note": (note.note or None) if note else None, "said_by": note.author if note else None, "said": said}
     return with_times(told, "said")
+
+
+def added_up(pieces: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Documents of groups, which several pages may have had a part of, each once."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for group in pieces:
+        key = (group["topic"], group["reason"] or "", group["fingerprint"])
+        found[key] = group if key not in found else _sum(found[key], group)
+    return list(found.values())
+
+
+def _sum(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    # A sidecar of the version before tells of none that are discarded, and of no state.
+    told = {**one, **{name: one.get(name, 0) + other.get(name, 0) for name in ("count", "open", *FATES)}}
+    told["first_seen"] = min(one["first_seen"], other["first_seen"])
+    told["last_seen"] = max(one["last_seen"], other["last_seen"])
+    if GroupState.BACK_AGAIN in (one.get("state"), other.get("state")):
+        told["state"] = GroupState.BACK_AGAIN.value
+    if "trend" in one:
+        both = {name: zip(counts, other["trend"][name], strict=True) for name, counts in one["trend"].items()}
+        told["trend"] = {name: [a + b for a, b in pairs] for name, pairs in both.items()}
+    return with_times(told, "first_seen", "last_seen")

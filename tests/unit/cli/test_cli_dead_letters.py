@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.cli.dead_letters import _add
 from sidecar.cli.rest_client import PAGE_LIMIT
 from sidecar.model.record import Place
 from sidecar.model.times import rfc_3339
+from sidecar.operations.dead_letters.groups import added_up
 from tests.unit.cli.test_cli_rest import Terminal, tickover
 from tests.unit.letter_world import dead
 
@@ -88,10 +88,11 @@ def test_words_about_a_group_and_its_trend(tickover: Terminal) -> None:
 def test_groups_of_many_pages_are_added_up() -> None:
     one = {"topic": "a-dlq", "reason": "x", "fingerprint": "f", "first_seen": 5, "last_seen": 6, "state": "resolved"}
     counts = {"count": 2, "open": 1, "redriven": 1, "discarded": 0}
-    found: dict[Any, Any] = {}
-    _add(found, {**one, **counts, "trend": {"minutes": [1, 0], "hours": [2]}})
-    _add(found, {**one, **counts, "first_seen": 1, "state": "back_again", "trend": {"minutes": [1, 1], "hours": [0]}})
-    [group] = found.values()
+    pieces: list[dict[str, Any]] = [
+        {**one, **counts, "trend": {"minutes": [1, 0], "hours": [2]}},
+        {**one, **counts, "first_seen": 1, "state": "back_again", "trend": {"minutes": [1, 1], "hours": [0]}},
+    ]
+    [group] = added_up(pieces)
     assert (group["count"], group["open"], group["redriven"], group["discarded"]) == (4, 2, 2, 0)
     assert (group["state"], group["trend"]) == ("back_again", {"minutes": [2, 1], "hours": [2]})
     assert (group["first_seen"], group["last_seen"]) == (1, 6)

@@ -1,0 +1,134 @@
+"""Redrives as a wizard: select, plan, canary, run, result. Its pages are those of plans: a link shows the same."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from api.console.page import DONE, Page, Refused, action, screen
+from api.console.rest import path_of
+
+LIMIT: Final = 50
+CANARY: Final = 10
+STEPS: Final = ("Select", "Plan", "Canary", "Run", "Result")
+STEP_OF: Final = {
+    "planning": 2, "planned": 2, "canary": 3, "canaried": 3, "running": 4, "stopped": 4, "aborting": 4, "done": 5,
+    "aborted": 5,
+}  # fmt: skip
+KIND_OF: Final = {"stopped": "bad", "aborted": "warn", "aborting": "warn", "done": "ok"}
+ACTIVE: Final = ("planning", "canary", "running", "aborting")
+STARTS: Final = ("planned", "canaried", "stopped")
+FILTERS: Final = ("reason", "fingerprint", "error_class", "policy", "since", "until")
+NUMBERS: Final = ("since", "until", "rate", "stop_share")
+TEXTS: Final = ("target", "ramp", "watch")
+DONE.update(planned="Planned. Nothing has been sent.", begun="Begun.", ended="Its end was asked for.")
+
+
+async def redrives(page: Page) -> Response:
+    """All plans of the last 30 days."""
+    told = await page.get("/v1/redrives", limit=LIMIT, cursor=page.query("cursor"))
+    return page.show("redrives.html", told=told, kinds=KIND_OF)
+
+
+async def new(page: Page) -> Response:
+    """The first step: which letters, and how carefully."""
+    names = ("topic", "action", "rate", "stop_share", *FILTERS, *TEXTS)
+    return page.show("redrive_new.html", asked={name: page.query(name) for name in names}, steps=STEPS)
+
+
+async def plan(page: Page) -> Response:
+    """Make the plan of the form."""
+    form = {name: value.strip() for name, value in page.form.items() if value.strip()}
+    body: dict[str, Any] = {name: form[name] for name in ("topic", "action", *TEXTS) if name in form}
+    numbers: dict[str, int | float] = {name: _number(form[name], name) for name in NUMBERS if name in form}
+    chosen: dict[str, Any] = {**form, **numbers}
+    body["filter"] = {name: chosen[name] for name in FILTERS if name in form}
+    body |= {name: numbers[name] for name in ("rate", "stop_share") if name in numbers}
+    body |= {name: True for name in ("again", "confirm_all") if name in form}
+    return await begin(page, body)
+
+
+async def begin(page: Page, body: Mapping[str, Any]) -> Response:
+    """Plan this, and show the plan."""
+    told = await page.rest.post("/v1/redrives", body)
+    return page.go(path_of("/redrives/{id}", id=told["id"]), "planned")
+
+
+async def redrive(page: Page) -> Response:
+    """One plan: what it found, how far it is, and its next step."""
+    told = await _plan(page)
+    state = told["state"]
+    return page.show(
+        "redrive.html", plan=told, steps=STEPS, step=STEP_OF[state], kind=KIND_OF.get(state, ""), left=_left(told),
+        is_active=state in ACTIVE, starts=state in STARTS and _left(told) > 0, canary=min(CANARY, _left(told)),
+        may_abort=state in (*ACTIVE, *STARTS) and state != "aborting", command=_command(page, told),
+    )  # fmt: skip
+
+
+async def canary(page: Page) -> Response:
+    """Send a few."""
+    body = {"count": _number(page.form.get("letters", ""), "letters")}
+    return await _go_on(page, "canary", body)
+
+
+async def run(page: Page) -> Response:
+    """Send the rest, once its number was typed."""
+    left = _left(await _plan(page))
+    if page.form.get("count", "").strip() != str(left):
+        raise Refused(f"Type {left} to go on: so many letters are left.")
+    return await _go_on(page, "run", None)
+
+
+async def abort(page: Page) -> Response:
+    """Ask for its end."""
+    return await _go_on(page, "abort", None, "ended")
+
+
+async def _go_on(page: Page, step: str, body: object, done: str = "begun") -> Response:
+    id = str(page.request.path_params["id"])
+    await page.rest.post(path_of("/v1/redrives/{id}/", id=id) + step, body)
+    return page.go(path_of("/redrives/{id}", id=id), done)
+
+
+async def _plan(page: Page) -> dict[str, Any]:
+    told: dict[str, Any] = await page.get(path_of("/v1/redrives/{id}", id=str(page.request.path_params["id"])))
+    return told
+
+
+def _left(told: Mapping[str, Any]) -> int:
+    """Letters that the plan counted, and that were neither sent, discarded nor passed over since."""
+    passed: int = sum(told["skipped"].values()) - sum(told["planned"]["skipped"].values())
+    counted: int = told["planned"]["letters"]
+    return max(counted - int(told["sent"]) - int(told["discarded"]) - max(passed, 0), 0)
+
+
+def _command(page: Page, told: Mapping[str, Any]) -> str:
+    """The plan as a command that would make it again."""
+    limits = told["limits"]
+    options: dict[str, object] = {"topic": told["topic"], "target": told["target"]}
+    options |= {name: told["filter"].get(name) for name in FILTERS}
+    options |= {"letter": told["letters"], "discard": told["action"] == "discard", "again": told["again"]}
+    if told["edit"] is not None:
+        options["edit"] = "edit.json"
+    if not told["filter"] and not told["letters"]:
+        options["all"] = True
+    options |= {"rate": str(limits["rate"]), "ramp": f"{limits['ramp_ms']}ms", "watch": f"{limits['watch_ms']}ms"}
+    return page.tickover("redrive plan", {**options, "stop_share": str(limits["stop_share"])})
+
+
+def _number(text: str, name: str) -> int | float:
+    try:
+        return float(text) if name == "stop_share" else int(text)
+    except ValueError:
+        raise Refused(f"{name.replace('_', ' ')} must be a number.") from None
+
+
+SCREENS: Final = (
+    screen("/redrives", redrives),
+    action("/redrives", plan),
+    screen("/redrives/new", new, role="write"),
+    screen("/redrives/{id}", redrive),
+    action("/redrives/{id}/canary", canary),
+    action("/redrives/{id}/run", run),
+    action("/redrives/{id}/abort", abort),
+)
