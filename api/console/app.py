@@ -17,7 +17,20 @@ from starlette.types import ASGIApp
 
 from api.console import log_in, static
 from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
-from api.console.pages import about, failures, forecast, letters, overview, parts, quarantine, redrives, search
+from api.console.pages import (
+    about,
+    changes,
+    failures,
+    forecast,
+    letters,
+    messages,
+    overview,
+    parts,
+    quarantine,
+    redrives,
+    search,
+    send,
+)
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
 
@@ -30,6 +43,9 @@ SCREENS: Final[Sequence[Screen]] = (
     *failures.SCREENS,
     *letters.SCREENS,
     *redrives.SCREENS,
+    *messages.SCREENS,
+    *send.SCREENS,
+    *changes.SCREENS,
 )
 POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "

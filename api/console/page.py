@@ -25,7 +25,13 @@ FIELDS_MAX: Final = 20_000  # of a form: a page of messages, selected
 ROLES: Final = ("read", "write", "admin")
 
 # What an action says when its page is back: the address has the key, never the words.
-DONE: Final[dict[str, str]] = {}
+DONE: Final[dict[str, str]] = {
+    "fired": "Fired: it is emitted now.",
+    "cancelled": "Cancelled: it will not be emitted.",
+    "rescheduled": "Rescheduled.",
+    "pending": "Asked for in Kafka. Its owner has not answered yet, and will obey.",
+    "aborting": "Its end is asked for.",
+}
 
 
 class SignOn(Protocol):

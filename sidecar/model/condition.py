@@ -1,5 +1,6 @@
 """Conditions that keep records waiting: what a process knows of itself, and as it is told of a late record."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -24,6 +25,24 @@ class Kind(StrEnum):
 
 OF_PARTITIONS: Final = frozenset((Kind.RUNNING, Kind.RECOVERING, Kind.REVOKED, Kind.REBUILD, Kind.ORDER))
 OF_TARGETS: Final = frozenset((Kind.BREAKER, Kind.RATE, Kind.SUSPENDED))
+# What a cause of lateness means, for people.
+CAUSES: Final[Mapping[str, str]] = {
+    "settle": "handed over, until it was a fact in the ledger",
+    "revoked": "its replica had let go of its partition in order, and no other had it yet",
+    "unowned": "no replica had its partition",
+    "recovering": "a replica was taking its partition over",
+    "stalled": "the process did not run",
+    "kafka": "Kafka did not answer as it should",
+    "rebuild": "what Redis lost of its partition was being written again",
+    "redis": "Redis did not answer",
+    "breaker": "its target's circuit breaker held retries up",
+    "rate": "waited for its target's rate",
+    "suspended": "its target did not acknowledge",
+    "order": "records of its partition waited behind others of their key",
+    "paused": "the process read nothing more: its limits were reached",
+    "unaccounted": "nothing that is recorded",
+    "not_recorded": "not recorded",
+}
 SAMPLE_MS: Final = 1_000  # between two looks at what the engine publishes: so exact are begin and end
 WAIT_MIN_MS: Final = 1_000  # a queue whose first record has waited less is no condition: it is the usual way
 

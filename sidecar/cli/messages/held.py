@@ -20,6 +20,7 @@ from sidecar.cli.messages.options import (
 from sidecar.cli.messages.sending import app
 from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_pages
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
+from sidecar.model.condition import CAUSES
 from sidecar.model.times import rfc_3339
 
 COLUMNS: Final = ("id", "source", "place", "due", "tier", "target", "policy", "attempt")
@@ -84,24 +85,6 @@ def get(
         say(f"the letter has the detail: tickover dead-letters list {where}")
 
 
-# What a cause of lateness means; `tickover messages why` prints it.
-CAUSES: Final = {
-    "settle": "handed over, until it was a fact in the ledger",
-    "revoked": "its replica had let go of its partition in order, and no other had it yet",
-    "unowned": "no replica had its partition",
-    "recovering": "a replica was taking its partition over",
-    "stalled": "the process did not run",
-    "kafka": "Kafka did not answer as it should",
-    "rebuild": "what Redis lost of its partition was being written again",
-    "redis": "Redis did not answer",
-    "breaker": "its target's circuit breaker held retries up",
-    "rate": "waited for its target's rate",
-    "suspended": "its target did not acknowledge",
-    "order": "records of its partition waited behind others of their key",
-    "paused": "the process read nothing more: its limits were reached",
-    "unaccounted": "nothing that is recorded",
-    "not_recorded": "not recorded",
-}
 LOOKS_LIKE_A_PLACE: Final = re.compile(r"[A-Za-z0-9._-]+/[0-9]+/[0-9]+")
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sidecar.cli.messages.held import CAUSES
 from sidecar.conditions.attribution import Cause, Span
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.condition import Kind, Subject
+from sidecar.model.condition import CAUSES, Kind, Subject
 from sidecar.model.record import Outcome, TopicPartition
 from tests.unit.api.routes.test_api_held import row
 from tests.unit.api_world import NOW_MS, world
