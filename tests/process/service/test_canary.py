@@ -220,7 +220,7 @@ WHOLE_TICK: dict[str, Any] = {
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/messages", {**MESSAGE, **MORE}),
     ("POST", "/v1/messages", {**MESSAGE, "headers": [["h", "x"]], "deliver_at": 100_000_000_000, "delay": None}),
-    ("POST", "/v1/messages:batch", {"messages": [{**MESSAGE, **MORE}]}),
+    ("POST", "/v1/messages:batch", {"messages": [{**MESSAGE, **MORE}, {"target": "push", "deliver_at": 1}]}),
     ("PATCH", "/v1/messages/x", {"delay": "1m"}),
     ("PATCH", "/v1/messages/x", {"deliver_at": 100_000_000_000}),
     *(("PUT", f"/v1/policies/{policy['name']}", policy) for policy in POLICIES),

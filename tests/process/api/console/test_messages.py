@@ -1,14 +1,17 @@
 """Screens of held messages, of one message, of sending, and of changes of many: how they look, and what they do."""
 
 import csv
+import tempfile
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
+from api.access.auth import Role
 from sidecar.lookup.query import row_of
 from sidecar.model.record import Headers, TopicPartition
-from tests.process.api.console.browsing import Console, look_at
+from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
+from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import NOW_MS, REMINDERS, World
 from tests.unit.change_world import LANES, held
 
@@ -201,3 +204,28 @@ def test_a_message_that_is_not_there_and_one_that_is_overtaken(filled: World, co
     filled.held.rows = []
     page.click("text=Fire now")
     assert "No message with this id is held" in page.inner_text("main")
+
+
+def test_who_only_reads_sees_no_action_and_is_refused_each(browser: Browser) -> None:
+    """The API decides; what it would refuse isn't shown."""
+    with tempfile.TemporaryDirectory() as directory:
+        api = World(tokens=tokens(directory), console=OPTIONS._replace(authenticates=True))
+        hold(api, 3)
+        with served(api) as url:
+            console = Console(url, browser)
+            page = console.open("/messages", token=token_of(Role.READ))
+            text = page.inner_text("body")
+            assert "invoice/2" in text
+            assert not {"Cancel", "Reschedule", "Send", "Fire"} & set(text.replace("\n", " ").split())
+            assert page.locator("input[type=checkbox]").count() == 0
+            page.goto(f"{url}/ui/messages/invoice%2F2?payload=1")
+            assert "Show the content" not in page.inner_text("body")
+            assert "cust-1" not in page.content()
+            csrf = page.locator("input[name=csrf]").first.input_value()
+            for path in ("/act/fire", "/act/cancel", "/act/reschedule", "/send", "/send/many", "/changes/plan"):
+                form = {"csrf": csrf, "id": "invoice/2", "target": "push", "action": "cancel", "text": "target\nx\n"}
+                answer = page.request.post(f"{url}/ui{path}", form=form, headers={"Origin": url})
+                assert answer.status == 403, path
+            assert page.request.get(f"{url}/ui/messages?key_prefix=c").status == 403
+            assert api.sender.sent == []
+            console.close()
