@@ -121,7 +121,7 @@ def _refuse_unread_key(request: Request) -> None:
     route = request.scope.get("route")
     read = isinstance(route, APIRoute) and any(one.alias == IDEMPOTENCY_KEY for one in route.dependant.header_params)
     if request.method not in SAFE_METHODS and IDEMPOTENCY_KEY in request.headers and not read:
-        honours = "Only POST /v1/messages and /v1/messages:batch honour an Idempotency-Key."
+        honours = "Only POST /v1/messages, /v1/messages:batch and runs of schedules honour an Idempotency-Key."
         detail = f"{honours} Nothing was done; send the request without it."
         raise unprocessable("idempotency-key-not-supported", detail)
 

@@ -119,14 +119,14 @@ async def send_message(
     if idempotency_key is None:
         accepted = await _send(ports, Asked(message, message.id or new_id(), past), ports.now_ms())
         trail.note(**accepted)
-        return _told(accepted)
-    key = _scoped(idempotency_key, caller.name)
+        return told(accepted)
+    key = scoped(idempotency_key, caller.name)
     try:
-        accepted, is_replayed = await _send_once(ports, message, past, key, hashlib.sha256(body.canonical).digest())
+        accepted, is_replayed = await send_once(ports, message, past, key, hashlib.sha256(body.canonical).digest())
         trail.note(**accepted)
-        return _told(accepted, is_replayed)
+        return told(accepted, is_replayed)
     except IdempotencyUnavailable:
-        raise _unavailable() from None
+        raise unavailable() from None
 
 
 @router.post(
@@ -158,11 +158,11 @@ async def send_messages(
             now_ms = ports.now_ms()
             answers, is_replayed = await _each(ports, given, [None] * len(given), (past, dry_run), now_ms), False
         else:
-            key = _scoped(idempotency_key, f"{caller.name}\nbatch")
+            key = scoped(idempotency_key, f"{caller.name}\nbatch")
             fingerprint = hashlib.sha256(body.canonical).digest()
             answers, is_replayed = await _each_once(ports, given, past, key, fingerprint)
     except IdempotencyUnavailable:
-        raise _unavailable() from None
+        raise unavailable() from None
     accepted = [answer["id"] for answer in answers if answer["status"] == ACCEPTED]
     trail.note(accepted=len(accepted), refused=len(answers) - len(accepted), ids=accepted[:IDS_NOTED_MAX])
     items = [with_times(answer, "due") if "due" in answer else answer for answer in answers]
@@ -170,7 +170,8 @@ async def send_messages(
     return json_response(told, 200, {"Idempotency-Replayed": "true"} if is_replayed else {})
 
 
-def _unavailable() -> Problem:
+def unavailable() -> Problem:
+    """503: nothing was sent."""
     detail = "The store of idempotency keys can't be reached; nothing was sent."
     return Problem(503, "idempotency-unavailable", detail, RETRY_LATER)
 
@@ -183,19 +184,21 @@ class Asked(NamedTuple):
     past: bool
 
 
-def _scoped(key: str, scope: str) -> str:
+def scoped(key: str, scope: str) -> str:
+    """The key of a caller, or of a caller and one kind of requests. Raises `Problem`."""
     if not key or len(key) > KEY_LENGTH_MAX or not key.isascii() or not key.isprintable():
         detail = f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} printable ASCII characters."
         raise unprocessable("invalid-idempotency-key", detail)
     return f"{scope}\n{key}"
 
 
-def _told(accepted: dict[str, object], is_replayed: bool = False) -> Response:
+def told(accepted: dict[str, object], is_replayed: bool = False) -> Response:
+    """202 for a message that Kafka has."""
     return json_response(with_times(accepted, "due"), 202, {"Idempotency-Replayed": "true"} if is_replayed else {})
 
 
-async def _send_once(
-    ports: Ports, message: NewMessage, past: bool, key: str, fingerprint: bytes
+async def send_once(
+    ports: Ports, message: NewMessage, past: bool, key: str, fingerprint: bytes, id: str = ""
 ) -> tuple[dict[str, object], bool]:
     """Accepted message, and whether a former request did it.
 
@@ -206,7 +209,7 @@ async def _send_once(
             first: dict[str, object] = json.loads(response)
             return first, True
         case Fresh() as fresh:
-            message_id = message.id or repeatable_id(key, fingerprint)
+            message_id = message.id or id or repeatable_id(key, fingerprint)
             if message.id is None and (left := _left_before(ports, message_id)) is not None:
                 await _keep(ports, key, fresh, left)
                 return left, True

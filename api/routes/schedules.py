@@ -1,20 +1,22 @@
 """Schedules over REST: recurring messages, with the same compare-and-set as policies."""
 
+import hashlib
 from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from api.body import validated
-from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response, let_see
-from api.message import AskedTime, NewMessage, draft, source_of
+from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
+from api.message import AskedTime, NewMessage, draft, repeatable_id, source_of
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
-from api.ports import Acknowledged, Ports, SenderUnavailable
+from api.ports import Acknowledged, IdempotencyUnavailable, Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
+from api.routes import messages
 from api.routes.named_resources import (
     IfMatch,
     IfNoneMatch,
@@ -24,10 +26,12 @@ from api.routes.named_resources import (
     with_name,
 )
 from api.sources import refuse_unless_source
+from policies.headers import OCCURRENCE_IDS
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.masking import Masking
-from sidecar.operations.schedules.cron import BadCron, check_meant, occurrences, zone
+from sidecar.operations.schedules.cron import BadCron, check_meant, zone
 from sidecar.operations.schedules.schedule import (
+    COUNTED_MAX,
     Base64,
     Content,
     Entry,
@@ -59,6 +63,12 @@ CHECKS: Final = (
     "name-differs", "cron-step-too-large", "schedule-too-large", "too-many-schedules", "ambiguous-source", "no-source",
     "unknown-source", "not-a-source", "unknown-target", "no-policy", "target-not-allowed", "loop", "too-far",
     "bad-header", "reserved-header", "too-many-headers", "too-large", "invalid-base64", "kafka-unavailable",
+)  # fmt: skip
+# Of what sends its message now.
+RUN_REFUSALS: Final = (
+    "unknown-source", "not-a-source", "no-policy", "target-not-allowed", "loop", "expired", "too-many-headers",
+    "too-large", "bad-header", "unknown-topic", "invalid-parameter", "invalid-idempotency-key", "request-in-progress",
+    "idempotency-unavailable", "kafka-unavailable",
 )  # fmt: skip
 router = APIRouter(tags=["schedules"])
 
@@ -152,6 +162,67 @@ async def list_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Coun
     return json_response({"items": [with_times(item, "at") for item in items]})
 
 
+@router.get("/v1/schedules/{name}/runs", **described("List the last runs of a schedule", None, *UNKNOWN))
+async def list_schedule_runs(caller: Reader, ports: GivenPorts, name: str) -> Response:
+    """The last occurrences that were written, the newest first: each with the id of its message, by which what became
+    of it is looked up. `missed`: what nobody was there to write, of `count` occurrences, and how many were `made_up`.
+    """
+    entry, known = _current(ports, name), ports.schedules.get(name)
+    there = zone(entry.schedule.time_zone)
+    runs = [
+        {
+            "at": run.at_ms,
+            "local": datetime.fromtimestamp(run.at_ms // 1_000, there).isoformat(),
+            "written": run.written_ms,
+            "id": occurrence_id(name, run.at_ms),
+        }
+        for run in reversed(known.progress.runs)
+    ]
+    missed = [
+        {
+            "after": one.after_ms,
+            "through": one.through_ms,
+            "count": one.number,
+            "is_whole": one.number < COUNTED_MAX,
+            "made_up": one.made_up,
+            "noticed": one.noticed_ms,
+        }
+        for one in reversed(known.progress.missed)
+    ]
+    return json_response(
+        {
+            "items": [with_times(run, "at", "written") for run in runs],
+            "missed": [with_times(one, "after", "through", "noticed") for one in missed],
+        }
+    )
+
+
+@router.post(
+    "/v1/schedules/{name}/run",
+    status_code=202,
+    responses={202: {"model": messages.AcceptedOut}},
+    **described("Run a schedule now", None, *UNKNOWN, *RUN_REFUSALS),
+)
+async def run_schedule(
+    caller: Writer, ports: GivenPorts, trail: GivenTrail, name: str, idempotency_key: Annotated[str, Header()]
+) -> Response:
+    """Send the schedule's message now, once for an `Idempotency-Key` and 24 hours, be the schedule paused or not. Its
+    occurrences stay as they are. The answer is that of `POST /v1/messages`.
+    """
+    entry = _current(ports, name)
+    content = entry.schedule.model_dump(include={"target", "key", "value", "headers"})
+    message = NewMessage.model_validate({**content, "source": entry.source, "delay": 0})
+    fingerprint = hashlib.sha256(name.encode()).digest()
+    key = messages.scoped(idempotency_key, f"{caller.name}\nschedule {name}")
+    id = f"{OCCURRENCE_IDS}{name}:{repeatable_id(key, fingerprint)}"
+    try:
+        accepted, is_replayed = await messages.send_once(ports, message, False, key, fingerprint, id)
+    except IdempotencyUnavailable:
+        raise messages.unavailable() from None
+    trail.note(source=entry.source, target=entry.schedule.target, **accepted)
+    return messages.told(accepted, is_replayed)
+
+
 @SCHEDULE.put(
     router,
     described(
@@ -223,7 +294,7 @@ def _current(ports: Ports, name: str) -> Entry:
 
 
 def _coming(schedule: Schedule, now_ms: int) -> Any:
-    return iter(()) if schedule.paused else occurrences(schedule.cron, schedule.time_zone, now_ms)
+    return iter(()) if schedule.paused else schedule.occurrences(now_ms)
 
 
 def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
@@ -235,7 +306,7 @@ def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
             for part in ("key", "value")
         }
         told = {name: value for name, value in document.items() if name not in PAYLOAD}
-        return {**told, **sizes, "header_count": len(schedule.headers)}
+        return {**with_times(told, "start", "end"), **sizes, "header_count": len(schedule.headers)}
     masked: set[str] = set()
 
     def shown(name: str, content: Any) -> Any:
@@ -280,12 +351,20 @@ def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) ->
         **_document(entry.schedule, masking),
         "source": entry.source,
         "version": entry.version,
-        "state": "paused" if entry.schedule.paused else "failing" if problem else "active",
+        "state": _state(entry.schedule, problem, now_ms),
         "problem": problem or None,
         "written_up_to": (known.progress.last_ms if is_about(known.progress, entry) else 0) or None,
         "next": next(_coming(entry.schedule, now_ms), None),
     }
     return with_times(told, "written_up_to", "next")
+
+
+def _state(schedule: Schedule, problem: str, now_ms: int) -> str:
+    if schedule.paused:
+        return "paused"
+    if problem:
+        return "failing"
+    return "ended" if schedule.end is not None and schedule.end <= now_ms else "active"
 
 
 def _shown(entry: Entry, created: bool = False, masking: Masking | None = None) -> Response:

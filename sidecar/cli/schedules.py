@@ -1,12 +1,13 @@
 """`tickover schedules`: recurring messages, read and changed through a sidecar."""
 
 from typing import Annotated, Any, Final
+from uuid import uuid4
 
 import typer
 
 from sidecar.cli.messages.options import time_checked
 from sidecar.cli.named_resources import NamedResource, Words, add_common, name_argument
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, show_result
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_result
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.operations.schedules.schedule import Schedule, schedule_document
 
@@ -47,6 +48,49 @@ def rewind(
         answer = sidecar.document("POST", f"{SCHEDULE.path(name)}/rewind", body, SCHEDULE.as_it_is(sidecar, name))
     say(f"schedule {name} set back to {to}")
     show_result(answer, form)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Names this run: with the same key it is sent once. Default: a new one.")
+    ] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Send the schedule's message now, beside its occurrences, be it paused or not."""
+    said = key or str(uuid4())
+    with connect(context, url, token) as sidecar:
+        try:
+            answer = sidecar.document("POST", f"{SCHEDULE.path(name)}/run", headers={"Idempotency-Key": said})
+        except Failure as failure:
+            if failure.status is Status.FAILED:  # whether it was sent may not be known
+                say(f"to try it again without a second message: --key {said}")
+            raise
+    show_result(answer, form)
+
+
+@app.command()
+def runs(
+    context: typer.Context,
+    name: Name,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show the last runs, the newest first, and what was missed."""
+    with connect(context, url, token) as sidecar:
+        answer = sidecar.document("GET", f"{SCHEDULE.path(name)}/runs")
+    if form is not Form.TABLE:
+        show(answer, form)
+        return
+    show(answer["items"], form)
+    for one in answer["missed"]:
+        count = one["count"] if one["is_whole"] else f"{one['count']} or more"
+        say(f"missed: {count} after {one['after_utc']} up to {one['through_utc']}; {one['made_up']} made up for")
 
 
 @app.command("next")

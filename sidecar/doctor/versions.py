@@ -57,7 +57,11 @@ FORMATS: Final = (
         ),
         "keeps the last table that it can read, and one that starts isn't ready",
     ),
-    Format("schedule", (Step(FIRST, "1"),), "shows it as failing, and leaves it to other replicas"),
+    Format(
+        "schedule",
+        (Step(FIRST, "1"), Step((0, 3, 0), "2", "a schedule has a start or an end")),
+        "shows it as failing, and leaves it to other replicas",
+    ),
     Format(
         "plan of a redrive or change",
         (

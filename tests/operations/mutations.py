@@ -350,7 +350,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "each try has an id of its own": Mutant(
         "api/routes/messages.py",
-        "message.id or repeatable_id(key, fingerprint)",
+        "message.id or id or repeatable_id(key, fingerprint)",
         "message.id or new_id()",
         suite=MESSAGES,
     ),

@@ -195,7 +195,7 @@ class MemorySchedules:
         def follow(apply: Apply) -> MemoryFollower:
             def poorly(key: bytes, value: bytes, appended_ms: int) -> None:
                 is_newer = key == f"{unread}/schedule".encode()
-                apply(key, value.replace(b'"schema":1', b'"schema":2') if is_newer else value, appended_ms)
+                apply(key, value.replace(b'"schema":1', b'"schema":3') if is_newer else value, appended_ms)
 
             return MemoryFollower(self.topic, poorly if unread else apply)
 

@@ -32,7 +32,6 @@ from sidecar.operations.jobs.transactional_sender import (
 )
 from sidecar.operations.schedules.apart import AGAIN_MS, ROOM, SLOW_KEPT_MS, Apart, Names, blame, key_of_name
 from sidecar.operations.schedules.claim import claim_of, is_writer
-from sidecar.operations.schedules.cron import occurrences
 from sidecar.operations.schedules.job import Job, before, job_of, place_of
 from sidecar.operations.schedules.schedule import Entry, Progress, SchedulesUnavailable
 from sidecar.operations.schedules.writing import FiringContext, Tenure, Writer, fresh_id
@@ -277,7 +276,7 @@ class Firing:
         name, schedule, since_ms = entry.schedule.name, entry.schedule, progress.last_ms
         version, since, next_ms = self._next.get(name, (0, 0, 0))
         if (version, since) != (entry.version, since_ms):
-            next_ms = next(occurrences(schedule.cron, schedule.time_zone, since_ms), _NEVER_MS)
+            next_ms = next(schedule.occurrences(since_ms), _NEVER_MS)
             self._next[name] = entry.version, since_ms, next_ms
         return next_ms <= now_ms + self._here.limits.ahead_ms
 

@@ -91,9 +91,9 @@ def size_of(parcel: OutgoingRecord) -> int:
 def split(job: Job, count: int) -> tuple[Job, Job]:
     """The first `count` records, at least one and not all, and the rest."""
     due, made_up = job.owed.due, job.owed.made_up
-    first = Owed(due[:count], min(made_up, count), job.owed.dropped, due[count - 1], False)
+    first = Owed(due[:count], min(made_up, count), job.owed.dropped, due[count - 1], False, job.owed.missed)
     head = job._replace(owed=first, parcels=job.parcels[:count])
-    last = job.owed._replace(due=due[count:], made_up=max(made_up - count, 0), dropped=False)
+    last = job.owed._replace(due=due[count:], made_up=max(made_up - count, 0), dropped=False, missed=None)
     return head, job._replace(before=head.progress, owed=last, parcels=job.parcels[count:])
 
 

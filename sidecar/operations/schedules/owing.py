@@ -14,8 +14,15 @@ message of its instant.
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
-from sidecar.operations.schedules.cron import latest, occurrences
-from sidecar.operations.schedules.schedule import Progress, Schedule
+from sidecar.operations.schedules.schedule import (
+    COUNTED_MAX,
+    MISSED_KEPT,
+    RUNS_KEPT,
+    MissedRuns,
+    Progress,
+    Run,
+    Schedule,
+)
 
 REMEMBERED_MS: Final = 60_000  # a written one is known so long after its time: longer than a change needs to show
 
@@ -36,6 +43,7 @@ class Owed(NamedTuple):
     dropped: bool  # some that were missed are not in `due`
     through_ms: int
     complete: bool  # no more is owed now than `due`
+    missed: MissedRuns | None = None  # what nobody was there to write
 
 
 def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, most: int) -> Owed:
@@ -47,14 +55,20 @@ def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, mo
     wanted = {"skip": 0, "once": 1, "all": limits.missed_max}[schedule.missed]
     missed: list[int] = []
     if since_ms < grace_ms:  # one more than wanted tells whether there are more
-        missed = latest(schedule.cron, schedule.time_zone, since_ms, grace_ms, wanted + 1)
+        missed = schedule.latest(since_ms, grace_ms, wanted + 1)
     kept = missed[-wanted:] if wanted else []
-    coming = occurrences(schedule.cron, schedule.time_zone, max(since_ms, grace_ms))
+    coming = schedule.occurrences(max(since_ms, grace_ms))
     in_time = list(islice(takewhile(lambda at_ms: at_ms <= now_ms + limits.ahead_ms, coming), most))
     through_ms = max((since_ms, *missed[-1:], *in_time[-1:]))
     made_up = [at_ms for at_ms in kept if at_ms not in progress.ahead]
     due = (*made_up, *(at_ms for at_ms in in_time if at_ms not in progress.ahead))
-    return Owed(due, len(made_up), len(missed) > len(kept), through_ms, len(in_time) < most)
+    told = _missed(schedule, since_ms, missed[-1], len(made_up), now_ms) if missed else None
+    return Owed(due, len(made_up), len(missed) > len(kept), through_ms, len(in_time) < most, told)
+
+
+def _missed(schedule: Schedule, after_ms: int, through_ms: int, made_up: int, now_ms: int) -> MissedRuns:
+    behind = takewhile(lambda at_ms: at_ms <= through_ms, schedule.occurrences(after_ms))
+    return MissedRuns(after_ms, through_ms, sum(1 for _ in islice(behind, COUNTED_MAX)), made_up, now_ms)
 
 
 def after_writing(progress: Progress, owed: Owed, now_ms: int) -> Progress:
@@ -63,4 +77,6 @@ def after_writing(progress: Progress, owed: Owed, now_ms: int) -> Progress:
     forgotten_ms = min(now_ms - REMEMBERED_MS, owed.through_ms)  # what lies behind isn't reached yet, however late
     ahead = tuple(sorted(at_ms for at_ms in known if at_ms > forgotten_ms))
     waiting_ms = 0 if owed.complete else progress.waiting_ms or now_ms
-    return Progress(owed.through_ms, "", progress.began, waiting_ms, ahead)
+    runs = (*progress.runs, *(Run(at_ms, now_ms) for at_ms in owed.due))[-RUNS_KEPT:]
+    missed = (*progress.missed, *(() if owed.missed is None else (owed.missed,)))[-MISSED_KEPT:]
+    return Progress(owed.through_ms, "", progress.began, waiting_ms, ahead, runs, missed)

@@ -3,18 +3,25 @@
 import base64
 import binascii
 import re
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import takewhile
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
+from policies.duration import parse_time
 from policies.fields import NAME_PATTERN, TOPIC_LENGTH_MAX, is_topic
 from policies.headers import CONTROL_PREFIX, OCCURRENCE_IDS
-from sidecar.operations.schedules.cron import BadCron, check_cron, zone_names
+from sidecar.operations.schedules.cron import BadCron, check_cron, latest, occurrences, zone_names
 
 NAME_LENGTH_MAX: Final = 1_024  # of a header
 HEADERS_MAX: Final = 1_000
 ZONE_LENGTH_MAX: Final = 256  # no name is half as long
 SHOWN_MAX: Final = 3  # time zones suggested for an unknown one
+RUNS_KEPT: Final = 10
+MISSED_KEPT: Final = 5
+COUNTED_MAX: Final = 1_000  # occurrences that were missed at once: more aren't counted
 TIME_MAX_MS: Final = 32_503_680_000_000  # the year 3000: what is later is no time that anybody meant
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -67,6 +74,14 @@ def _zone(text: str) -> str:
     raise ValueError(f"not an IANA time zone like Europe/Berlin{hint}")
 
 
+def _time(given: object) -> object:
+    """Epoch milliseconds of a text, a number, or a time as YAML has it. Raises FormatError."""
+    if isinstance(given, datetime):
+        return parse_time(given.isoformat())
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return parse_time(str(given)) if is_number or isinstance(given, str) else given
+
+
 def _header(text: str) -> str:
     if text.startswith(CONTROL_PREFIX):
         raise ValueError(f"header names must not begin with {CONTROL_PREFIX}")
@@ -93,6 +108,9 @@ class Base64(BaseModel):
 Topic = Annotated[str, AfterValidator(_topic), Field(max_length=TOPIC_LENGTH_MAX)]
 HeaderName = Annotated[str, AfterValidator(_header), Field(min_length=1, max_length=NAME_LENGTH_MAX)]
 Content = str | Base64 | None
+Time = Annotated[
+    int, BeforeValidator(_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
+]
 
 
 class Schedule(BaseModel):
@@ -128,10 +146,41 @@ class Schedule(BaseModel):
         default="skip", description="What happens to occurrences that nobody was there to write in time"
     )
     paused: StrictBool = False
+    start: Time | None = Field(
+        default=None, description="No occurrence before this time: RFC 3339, or epoch milliseconds. Left out: at once"
+    )
+    end: Time | None = Field(
+        default=None,
+        description="No occurrence at or after this time: RFC 3339, or epoch milliseconds. Left out: never",
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Schedule":
+        if self.start is not None and self.end is not None and self.end <= self.start:
+            raise ValueError("end must be later than start")
+        return self
 
     def times(self) -> tuple[object, ...]:
         """Fields that say when a schedule fires; whoever changes any of them begins anew."""
-        return self.cron, self.time_zone, self.paused
+        return self.cron, self.time_zone, self.paused, self.start, self.end
+
+    def occurrences(self, after_ms: int) -> Iterator[int]:
+        """Epoch milliseconds of its occurrences after a time, strictly rising, be it paused or not."""
+        found = occurrences(self.cron, self.time_zone, max(after_ms, self._before_start_ms))
+        return found if self.end is None else takewhile(lambda at_ms: at_ms <= self._last_ms, found)
+
+    def latest(self, after_ms: int, until_ms: int, count: int) -> list[int]:
+        """The last `count` occurrences after one time and not after another, rising."""
+        after_ms, until_ms = max(after_ms, self._before_start_ms), min(until_ms, self._last_ms)
+        return latest(self.cron, self.time_zone, after_ms, until_ms, count) if after_ms < until_ms else []
+
+    @property
+    def _before_start_ms(self) -> int:
+        return -1 if self.start is None else self.start - 1
+
+    @property
+    def _last_ms(self) -> int:
+        return TIME_MAX_MS if self.end is None else self.end - 1
 
 
 def schedule_document(schedule: Schedule) -> dict[str, Any]:
@@ -170,6 +219,25 @@ class Entry(NamedTuple):
     rewound_ms: int = 0  # when its count began by going back; 0: it began at `since_ms`
 
 
+class Run(NamedTuple):
+    """An occurrence that was written: its time, and when that was done (ahead of it, or late)."""
+
+    at_ms: int
+    written_ms: int
+
+
+class MissedRuns(NamedTuple):
+    """Occurrences after one time, up to and with another, that nobody was there to write; at `COUNTED_MAX` there may be
+    more. `made_up`: how many of them were written all the same, at `noticed_ms`.
+    """
+
+    after_ms: int
+    through_ms: int
+    number: int
+    made_up: int
+    noticed_ms: int
+
+
 class Progress(NamedTuple):
     """How far a schedule has come."""
 
@@ -180,6 +248,8 @@ class Progress(NamedTuple):
     )
     waiting_ms: int = 0  # since when occurrences wait for Kafka or their source: none is missed that came later
     ahead: tuple[int, ...] = ()  # written ones that are to come, or came a moment ago; of earlier counts, too
+    runs: tuple[Run, ...] = ()  # the last ones, rising; of earlier counts, too
+    missed: tuple[MissedRuns, ...] = ()  # the last ones, rising; of earlier counts, too
 
 
 def is_about(progress: Progress, entry: Entry) -> bool:
@@ -198,4 +268,4 @@ def standing(entry: Entry, progress: Progress) -> Progress:
     if is_about(progress, entry):
         return progress._replace(last_ms=max(progress.last_ms, entry.since_ms), began=entry.began)
     ahead = tuple(at_ms for at_ms in progress.ahead if at_ms > entry.rewound_ms)
-    return Progress(entry.since_ms, progress.problem, entry.began, 0, ahead)
+    return progress._replace(last_ms=entry.since_ms, began=entry.began, waiting_ms=0, ahead=ahead)

@@ -5,7 +5,9 @@ One partition, compacted; a record's key says what it is about, its value is JSO
     <name>/schedule    {"schema": 1, "version": 3, "author": "...", "write": "...", "time": ms, "since": ms, "began": 2,
                         "rewound": ms, "source": "...",
                         "schedule": {...} or null}     null: deleted. It stays, so that no version is ever used twice
-    <name>/progress    {"schema": 1, "last": ms, "problem": "...", "began": 2, "waiting": ms, "ahead": [ms, ...]}
+                       "schema" is 2 where it has a start or an end
+    <name>/progress    {"schema": 1, "last": ms, "problem": "...", "began": 2, "waiting": ms, "ahead": [ms, ...],
+                        "runs": [[at, written], ...], "missed": [[after, through, count, made up, noticed], ...]}
     /reader            see `claim.py`
 
 A version begins a count of occurrences, or goes on with one: `began` is the version that began it, and a progress says
@@ -33,13 +35,16 @@ from sidecar.operations.schedules.claim import Claim
 from sidecar.operations.schedules.schedule import (
     TIME_MAX_MS,
     Entry,
+    MissedRuns,
     Progress,
+    Run,
     Schedule,
     ScheduleRefused,
     schedule_document,
 )
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+SCHEMA_WITHOUT_BOUNDS: Final = 1  # of a schedule without start and end, and of all else: older programs read it
 SCHEDULES_MAX: Final = 1_000
 RECORD_BYTES_MAX: Final = 512 * 1024
 WRITES_MAX: Final = 1_000  # the last ones of which it is known whether they are in the topic
@@ -48,6 +53,7 @@ SHOWN: Final = ("cron", "time_zone", "target", "missed", "paused")  # of one tha
 
 _MODEL: Final = ConfigDict(frozen=True, extra="ignore", strict=True)
 _Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
+_Count = Annotated[int, Field(ge=0)]
 
 
 class _Written(BaseModel):
@@ -68,7 +74,7 @@ class _Schedule(BaseModel):
     """The rest of it: of this schema or not for us."""
 
     model_config = _MODEL
-    schema_: Annotated[Literal[1], Field(alias="schema")]
+    schema_: Annotated[Literal[1, 2], Field(alias="schema")]
     schedule: Annotated[Schedule | None, Field(strict=False)]
 
 
@@ -79,6 +85,8 @@ class _Progress(BaseModel):
     began: Annotated[int, Field(ge=0)] | None = None
     waiting: _Time = 0
     ahead: tuple[_Time, ...] = ()
+    runs: tuple[tuple[_Time, _Time], ...] = ()
+    missed: tuple[tuple[_Time, _Time, _Count, _Count, _Time], ...] = ()
 
 
 class _Claimed(BaseModel):
@@ -139,8 +147,7 @@ class ScheduleBook:
                 self._remember(written.write, known)
             elif kind == "progress":
                 said = _Progress.model_validate_json(value)
-                progress = Progress(said.last, said.problem, said.began, said.waiting, said.ahead)
-                self._known[name] = known._replace(progress=progress)
+                self._known[name] = known._replace(progress=_progress(said))
         except ValidationError:
             return
 
@@ -163,6 +170,11 @@ class ScheduleBook:
     def unread(self) -> Mapping[str, Known]:
         """All that can't be read here, by name; a new mapping."""
         return {name: known for name, known in self._known.items() if known.unread is not None}
+
+
+def _progress(said: _Progress) -> Progress:
+    runs, missed = tuple(Run(*one) for one in said.runs), tuple(MissedRuns(*one) for one in said.missed)
+    return Progress(said.last, said.problem, said.began, said.waiting, said.ahead, runs, missed)
 
 
 def _stamped(written: _Written, appended_ms: int) -> _Written:
@@ -246,8 +258,9 @@ def claim_record(said: Claim) -> tuple[bytes, bytes]:
 
 def schedule_record(name: str, entry: Entry, write: str, deleted: bool = False) -> tuple[bytes, bytes]:
     """Key and value of a version; `deleted`: the one that says there is no such schedule any more."""
+    is_bounded = entry.schedule.start is not None or entry.schedule.end is not None
     document = {
-        "schema": SCHEMA,
+        "schema": SCHEMA if is_bounded and not deleted else SCHEMA_WITHOUT_BOUNDS,
         "version": entry.version,
         "author": entry.author,
         "write": write,
@@ -263,13 +276,21 @@ def schedule_record(name: str, entry: Entry, write: str, deleted: bool = False) 
 
 def progress_record(name: str, progress: Progress) -> tuple[bytes, bytes]:
     """Key and value of how far a schedule has come."""
-    document: dict[str, object] = {"schema": SCHEMA, "last": progress.last_ms, "problem": progress.problem}
+    document: dict[str, object] = {
+        "schema": SCHEMA_WITHOUT_BOUNDS,
+        "last": progress.last_ms,
+        "problem": progress.problem,
+    }
     if progress.began is not None:
         document["began"] = progress.began
     if progress.waiting_ms:
         document["waiting"] = progress.waiting_ms
     if progress.ahead:
         document["ahead"] = progress.ahead
+    if progress.runs:
+        document["runs"] = progress.runs
+    if progress.missed:
+        document["missed"] = progress.missed
     return f"{name}/progress".encode(), _json(document)
 
 

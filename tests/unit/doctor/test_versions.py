@@ -17,6 +17,7 @@ from sidecar.model.record import Position
 from sidecar.operations.dead_letters.redrive_plan import PLAIN_SCHEMA
 from sidecar.operations.dead_letters.redrive_plan import SCHEMA as PLAN_SCHEMA
 from sidecar.operations.schedules.schedule_book import SCHEMA as SCHEDULE_SCHEMA
+from sidecar.operations.schedules.schedule_book import SCHEMA_WITHOUT_BOUNDS
 from sidecar.overflow.keys import FORMAT
 from tests.source import ROOT
 
@@ -30,6 +31,8 @@ NUMBERS: Final = {
     "schedule": str(SCHEDULE_SCHEMA),
     "plan of a redrive or change": f"{PLAIN_SCHEMA}; {PLAN_SCHEMA} where another has to approve it, or a redrive "
     "discards, edits or names its letters",
+    "schedule": f"{SCHEMA_WITHOUT_BOUNDS}; {SCHEDULE_SCHEMA} once it has a start or an end",
+    "plan of a redrive or change": f"{PLAN_SCHEMA}; {SCHEMA_WITH_APPROVAL} where another has to approve it",
 }
 
 

@@ -283,6 +283,8 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
         Call(TICK, headers=ANY_VERSION, body={"cron": "1 9 * * *", "target": "push", **CONTENT}),
     ),
     "GET /v1/schedules/{name}/next": (Call(TICK),),
+    "GET /v1/schedules/{name}/runs": (Call(TICK),),
+    "POST /v1/schedules/{name}/run": (Call(TICK, headers={"idempotency-key": MARKS["idempotency key"]}),),
     "POST /v1/schedules/{name}/rewind": (Call(TICK, headers=ANY_VERSION, body={"to": 100_000_000_000}),),
     "GET /v1/schemas/policy": (Call(),),
     "GET /v1/settings": (Call(),),

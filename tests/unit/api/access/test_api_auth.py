@@ -54,6 +54,8 @@ ROUTES = [
     ("GET", "/v1/schedules", Role.READ),
     ("GET", "/v1/schedules/x", Role.READ),
     ("GET", "/v1/schedules/x/next", Role.READ),
+    ("GET", "/v1/schedules/x/runs", Role.READ),
+    ("POST", "/v1/schedules/x/run", Role.WRITE),
     ("PUT", "/v1/schedules/x", Role.ADMIN),
     ("DELETE", "/v1/schedules/x", Role.ADMIN),
     ("POST", "/v1/schedules/x/rewind", Role.ADMIN),

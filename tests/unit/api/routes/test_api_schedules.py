@@ -223,3 +223,20 @@ def test_the_command_line(api: World, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (refused.exit_code, "such a day never comes" in refused.stderr) == (1, True)
     assert tickover("schedules", "apply").exit_code == 2
     assert tickover("schedules", "apply", str(tmp_path / "missing.yaml")).exit_code == 2
+
+
+def test_a_schedule_with_a_start_and_an_end(api: World) -> None:
+    bounds = {"start": "2027-01-20T00:00:00Z", "end": "2027-01-22T09:00:00+01:00"}
+    assert put(api, {**REPORT, **bounds}).status_code == 201
+    items = api.call("GET", "/v1/schedules/report/next?n=9").json()["items"]
+    assert [item["at_utc"][:16] for item in items] == ["2027-01-20T08:00", "2027-01-21T08:00"]
+    [item] = api.call("GET", "/v1/schedules").json()["items"]
+    assert (item["state"], item["start_utc"], item["end_utc"]) == (
+        "active", "2027-01-20T00:00:00.000Z", "2027-01-22T08:00:00.000Z",
+    )  # fmt: skip
+    whole = api.call("GET", "/v1/schedules/report?payload=true").json()
+    assert put(api, whole, if_match='"1"').status_code == 200, "as it is shown it is taken"
+    api.now_ms += 7 * 86_400_000
+    [item] = api.call("GET", "/v1/schedules").json()["items"]
+    assert (item["state"], item["next"]) == ("ended", None)
+    problem(put(api, {**REPORT, "start": bounds["end"], "end": bounds["start"]}, if_match='"2"'), 422, "invalid-body")

@@ -1,5 +1,6 @@
 """A schedule as users write it; which of its occurrences are owed."""
 
+from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
@@ -118,3 +119,78 @@ def test_its_document_reads_back_equal(value: Any, headers: Any) -> None:
     again = Schedule.model_validate(schedule_document(one))
     assert again == one
     assert headers_of(again) == headers_of(one)
+
+
+SECOND_MS = 1_000
+
+
+@pytest.mark.parametrize(
+    ("since_s", "start_s", "end_s", "expected"),
+    [
+        (0, 5, None, [5, 10]),
+        (0, 6, None, [10]),
+        (-20, -5, None, [-5, 0, 5, 10]),
+        (0, None, 10, [5]),
+        (0, None, 11, [5, 10]),
+        (-20, -10, 0, [-10, -5]),
+        (0, 11, None, []),
+        (0, None, 0, []),
+    ],
+)
+def test_none_is_owed_before_its_start_or_from_its_end_on(
+    since_s: int, start_s: int | None, end_s: int | None, expected: list[int]
+) -> None:
+    bounds = {"start": start_s, "end": end_s}
+    given = {name: NOW_MS + at_s * SECOND_MS for name, at_s in bounds.items() if at_s is not None}
+    assert owes(NOW_MS + since_s * SECOND_MS, **given)[0] == expected
+
+
+@given(
+    since_s=st.integers(-600, 0),
+    start_s=st.integers(-600, 20),
+    length_s=st.integers(1, 600),
+    missed=MISSED,
+)
+def test_what_is_owed_lies_within_and_nothing_within_is_left_out(
+    since_s: int, start_s: int, length_s: int, missed: str
+) -> None:
+    start_ms, end_ms = NOW_MS + start_s * SECOND_MS, NOW_MS + (start_s + length_s) * SECOND_MS
+    limits = Limits(LIMITS.ahead_ms, LIMITS.grace_ms, 1_000)
+    progress = Progress(NOW_MS + since_s * SECOND_MS)
+    free = owed(schedule(missed=missed), progress, NOW_MS, limits, 1_000)
+    bound = owed(schedule(missed=missed, start=start_ms, end=end_ms), progress, NOW_MS, limits, 1_000)
+    assert all(start_ms <= at_ms < end_ms for at_ms in bound.due)
+    if missed == "all":
+        assert bound.due == tuple(at_ms for at_ms in free.due if start_ms <= at_ms < end_ms)
+    again = owed(schedule(missed=missed, start=start_ms, end=end_ms), Progress(bound.through_ms), NOW_MS, limits, 1_000)
+    assert again.due == ()
+
+
+@pytest.mark.parametrize(
+    "time", [NOW_MS, "2027-01-15T08:00:00Z", "2027-01-15T09:00:00+01:00", datetime.fromtimestamp(NOW_MS / 1_000, UTC)]
+)
+def test_a_bound_is_a_time_in_any_form(time: object) -> None:
+    one = schedule(start=time)
+    assert one.start == NOW_MS
+    assert schedule(**schedule_document(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"start": 5 * 10**11, "end": 5 * 10**11}, "later than start"),
+        ({"end": 1_800_000_000}, "seconds"),
+        ({"end": datetime.fromtimestamp(NOW_MS / 1_000)}, "zone"),  # noqa: DTZ006 - without a zone
+        ({"start": "soon"}, "not a time"),
+        ({"start": True}, "int"),
+        ({"start": 1.5}, "int"),
+        ({"start": 10**14}, "less than"),
+    ],
+)
+def test_what_is_no_bound(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        schedule(**changes)
+
+
+def test_who_changes_a_bound_begins_anew() -> None:
+    assert schedule(end=NOW_MS).times() != schedule().times()

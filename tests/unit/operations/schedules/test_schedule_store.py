@@ -8,7 +8,7 @@ import pytest
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord, ShipmentFailed, TakenOver
 from sidecar.operations.schedules.schedule import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.operations.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
+from sidecar.operations.schedules.schedule_book import SCHEDULES_MAX, SCHEMA, ScheduleBook
 from sidecar.operations.schedules.store import FAILURES_MAX, TRIES_MAX
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
 
@@ -199,7 +199,7 @@ def test_garbage_is_passed_over(world: MemorySchedules, key: bytes, value: bytes
 def test_what_a_newer_program_wrote_is_neither_fired_nor_overwritten(world: MemorySchedules) -> None:
     world.put()
     document = json.loads(world.topic.records[-1].value or b"")
-    newer = {**document, "schema": 2, "version": 2}
+    newer = {**document, "schema": SCHEMA + 1, "version": 2}
     world.topic.records.append(OutgoingRecord(TOPIC, b"tick/schedule", json.dumps(newer).encode()))
     with pytest.raises(ScheduleConflict) as caught:
         world.put(1, value="ours")
@@ -232,3 +232,18 @@ def test_kafka_that_does_not_answer(world: MemorySchedules) -> None:
     world.topic.down = LogUnavailable("away")
     with pytest.raises(SchedulesUnavailable, match="away"):
         world.put()
+
+
+@pytest.mark.parametrize(("bounds", "schema"), [({}, 1), ({"start": NOW_MS}, 2), ({"end": NOW_MS + 1}, 2)])
+def test_only_what_has_a_start_or_an_end_is_of_the_newer_schema(
+    world: MemorySchedules, bounds: dict[str, int], schema: int
+) -> None:
+    world.put(**bounds)
+    assert json.loads(world.topic.records[-1].value or b"")["schema"] == schema
+    other = world.replica()
+    other.catch_up()
+    entry = other.get("tick").entry
+    assert entry is not None
+    assert entry.schedule == schedule(**bounds)
+    world.store.delete("tick", 1, "me")
+    assert json.loads(world.topic.records[-1].value or b"")["schema"] == 1

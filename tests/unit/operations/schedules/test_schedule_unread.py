@@ -14,7 +14,7 @@ from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 from sidecar.operations.schedules.claim import KEY, LASTS_MS, Claim
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.schedule import ScheduleRefused
-from sidecar.operations.schedules.schedule_book import claim_record
+from sidecar.operations.schedules.schedule_book import SCHEMA, claim_record
 from sidecar.operations.schedules.store import ScheduleStore
 from sidecar.settings.settings import Settings
 from tests.unit.api_world import REMINDERS, World, problem
@@ -155,7 +155,7 @@ def newer(world: MemorySchedules, name: str = "odd", **changes: Any) -> None:
     """A newer program has changed it."""
     world.put(name=name)
     document = json.loads(world.topic.records[-1].value or b"")
-    text = json.dumps({**document, "schema": 2, "version": 2, **changes})
+    text = json.dumps({**document, "schema": SCHEMA + 1, "version": 2, **changes})
     world.topic.records.append(OutgoingRecord(TOPIC, f"{name}/schedule".encode(), text.encode()))
     world.store.catch_up()
 
