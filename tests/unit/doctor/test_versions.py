@@ -28,11 +28,9 @@ NUMBERS: Final = {
     "number of a partition's change blocks in Redis": "with `+`",
     "chunk in Redis": str(FORMAT),
     "policy": str(POLICY_SCHEMA),
-    "schedule": str(SCHEDULE_SCHEMA),
     "plan of a redrive or change": f"{PLAIN_SCHEMA}; {PLAN_SCHEMA} where another has to approve it, or a redrive "
     "discards, edits or names its letters",
     "schedule": f"{SCHEMA_WITHOUT_BOUNDS}; {SCHEDULE_SCHEMA} once it has a start or an end",
-    "plan of a redrive or change": f"{PLAN_SCHEMA}; {SCHEMA_WITH_APPROVAL} where another has to approve it",
 }
 
 
