@@ -26,8 +26,10 @@ from api.console.pages import (
     messages,
     overview,
     parts,
+    policies,
     quarantine,
     redrives,
+    schedules,
     search,
     send,
 )
@@ -46,6 +48,8 @@ SCREENS: Final[Sequence[Screen]] = (
     *messages.SCREENS,
     *send.SCREENS,
     *changes.SCREENS,
+    *policies.SCREENS,
+    *schedules.SCREENS,
 )
 POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "

@@ -31,6 +31,12 @@ DONE: Final[dict[str, str]] = {
     "rescheduled": "Rescheduled.",
     "pending": "Asked for in Kafka. Its owner has not answered yet, and will obey.",
     "aborting": "Its end is asked for.",
+    "policy-written": "Saved. Records that come from now on are decided by it.",
+    "policy-rolled-back": "Rolled back: a new version equals the earlier one.",
+    "policy-deleted": "Deleted. Its versions stay.",
+    "schedule-written": "Saved.",
+    "schedule-run": "Sent: this is the message.",
+    "schedule-deleted": "Deleted. What is written ahead of its time still fires.",
 }
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
+from policies.topic.difference import difference
 from sidecar.cli.messages.options import read_header, time_ms
 from sidecar.cli.named_resources import BareFile, Force, NamedResource, Words, add_common, file_option, name_argument
 from sidecar.cli.output import (
@@ -63,6 +64,29 @@ def versions(
     with connect(context, url, token) as sidecar:
         items = list(sidecar.items(POLICY.path(name) + "/versions"))
     show_items(items, _version, form)
+
+
+@app.command()
+def diff(
+    context: typer.Context,
+    name: Name,
+    before: Annotated[int, typer.Argument(min=1, help="The earlier version.")],
+    after: Annotated[int | None, typer.Argument(min=1, help="The later one. Default: the last.")] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+) -> None:
+    """Show what changed between two versions, as lines of YAML behind -, + or a space."""
+    with connect(context, url, token) as sidecar:
+        versions = {item["version"]: item["policy"] for item in sidecar.items(POLICY.path(name) + "/versions")}
+    later = max(versions) if after is None else after
+    for version in (before, later):
+        if version not in versions:
+            raise Failure(f"policy {name} has no version {version}", Status.NOT_FOUND)
+    lines = difference(versions[before], versions[later])
+    for line in lines:
+        typer.echo(line)
+    if not lines:
+        say(f"versions {before} and {later} are equal")
 
 
 @app.command()

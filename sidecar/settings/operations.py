@@ -79,6 +79,14 @@ class ChangesSettings(Section):
         default="", description="Topic of the plans and receipts; empty: tickover.<group>.changes"
     )
 
+    def refuse_without_names(self, authenticates: bool) -> None:
+        """Raises ValueError where plans wait for approval and callers have no names."""
+        if self.approval != "none" and not authenticates:
+            raise ValueError(
+                "changes.approval=other needs callers with names: set api.tokens_file, or api.oidc.issuer and "
+                "api.oidc.audience, else nobody can approve anything"
+            )
+
 
 class SchedulesSettings(Section):
     """Writing the messages of schedules."""

@@ -365,20 +365,12 @@ class Settings(Section):
         return ReservedTopics(self.own_topics, self.quarantine.topic)
 
     @model_validator(mode="after")
-    def _topics_differ(self) -> Self:
+    def _parts_fit(self) -> Self:
+        self.changes.refuse_without_names(self.api.authenticates)
         if len(self.own_topics) < len(self._own):
             raise ValueError(
                 "ledger, policies, quarantine, audit, redrive, redriven, changes and schedule topic "
                 "must be eight different topics"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _somebody_can_approve(self) -> Self:
-        if self.changes.approval != "none" and not self.api.authenticates:
-            raise ValueError(
-                "changes.approval=other needs callers with names: set api.tokens_file, or api.oidc.issuer and "
-                "api.oidc.audience, else nobody can approve anything"
             )
         return self
 

@@ -335,3 +335,20 @@ def test_an_address_that_does_not_fit_the_certificate_is_told_as_such(
     result = CliRunner().invoke(app, ["messages", "list"], obj=httpx.MockTransport(refuse))
     assert result.exit_code == 1
     assert says in result.stderr
+
+
+def test_two_versions_of_a_policy_beside_each_other(tickover: Terminal, file: Path) -> None:
+    tickover("policies", "apply", "-f", str(file))
+    file.write_text(yaml.safe_dump({**RETRY, "retry": {**RETRY["retry"], "attempts": 7}}))
+    tickover("policies", "apply", "-f", str(file))
+    told = tickover("policies", "diff", "orders-retry", "1").stdout.splitlines()
+    attempts = RETRY["retry"]["attempts"]
+    assert [line for line in told if line[0] != " "] == [f"-  attempts: {attempts}", "+  attempts: 7"]
+    assert " name: orders-retry" in told
+    assert tickover("policies", "diff", "orders-retry", "2", "1").stdout.splitlines() != told
+    assert "are equal" in tickover("policies", "diff", "orders-retry", "1", "1").stderr
+    assert tickover("policies", "diff", "orders-retry", "1", "9").exit_code == 3
+    tickover("policies", "delete", "orders-retry")
+    gone = tickover("policies", "diff", "orders-retry", "2").stdout.splitlines()
+    assert gone
+    assert {line[0] for line in gone} == {"-"}
