@@ -24,7 +24,7 @@ def other(**fields: Any) -> bytes:
 
 def test_a_question_and_an_answer_are_read_as_they_were_written() -> None:
     read = read_question(question_bytes(ASK, ANSWERS + "x", "me", 1_000), ANSWERS)
-    assert read == {**ASK, "reply": ANSWERS + "x", "from": "me", "wait_ms": 1_000}
+    assert read == {**ASK, "query": list(Query())[:8], "reply": ANSWERS + "x", "from": "me", "wait_ms": 1_000}
     answer = read_answer(answer_bytes(ANSWER), ASK, TOPICS)
     assert answer == ANSWER
     assert read_report(answer.rows[0]) == busy_report()
