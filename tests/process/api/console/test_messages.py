@@ -223,7 +223,13 @@ def test_who_only_reads_sees_no_action_and_is_refused_each(browser: Browser) -> 
             assert "cust-1" not in page.content()
             csrf = page.locator("input[name=csrf]").first.input_value()
             for path in ("/act/fire", "/act/cancel", "/act/reschedule", "/send", "/send/many", "/changes/plan"):
-                form = {"csrf": csrf, "id": "invoice/2", "target": "push", "action": "cancel", "text": "target\nx\n"}
+                form: dict[str, str | float | bool] = {
+                    "csrf": csrf,
+                    "id": "invoice/2",
+                    "target": "push",
+                    "action": "cancel",
+                    "text": "target\nx\n",
+                }
                 answer = page.request.post(f"{url}/ui{path}", form=form, headers={"Origin": url})
                 assert answer.status == 403, path
             assert page.request.get(f"{url}/ui/messages?key_prefix=c").status == 403
