@@ -120,12 +120,12 @@ def _late_of(told: Told) -> Late:
     """Facts of the message. `until_ms` of a held one is not known here."""
     document, last = told
     lane = TopicPartition(document["source"], document["position"]["partition"])
-    is_retry = bool(document["attempt"])
+    is_retry, policy = bool(document["attempt"]), document["policy"] or ""
     if last is None:
         was_far = document["tier"] == OVERFLOW or any(one["event"] == OVERFLOW for one in document.get("timeline", ()))
         known_far = was_far or None  # one in the wheel may have come from there, and the ledger forgotten that
-        return Late(lane, document["target"], document["due"], document["due"], is_retry=is_retry, was_far=known_far)
-    return Late(lane, last.target, last.due_ms, last.fact_ms, last.settled_ms, is_retry, last.in_overflow)
+        return Late(lane, document["target"], document["due"], document["due"], -1, is_retry, known_far, policy)
+    return Late(lane, last.target, last.due_ms, last.fact_ms, last.settled_ms, is_retry, last.in_overflow, policy)
 
 
 async def _find_at(ports: Ports, place: Place) -> tuple[Told, Sequence[TopicPartition]]:

@@ -8,7 +8,7 @@ of `_ORDER`: what stands earlier on a record's way comes first, since behind it 
 
 A condition counts only where it can have kept this record waiting:
 * of a partition: the record's own;
-* of a target, or of a process: while that process had the partition, by what it recorded itself;
+* of a target, a policy, a source, or of a process: while that process had the partition, by what it recorded itself;
 * Redis and a rebuild: only for a record that was in the overflow; a breaker: only for a retry. Of a record that is held
   in memory nobody knows where it came from: there they count last, where nothing else was in the way.
 
@@ -25,7 +25,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sidecar.conditions.time_ranges import Range, common, united, without
-from sidecar.model.condition import OF_PARTITIONS, OF_TARGETS, Kind, Subject
+from sidecar.model.condition import OF_PARTITIONS, OF_POLICIES, OF_SOURCES, OF_TARGETS, Kind, Subject
 from sidecar.model.record import TopicPartition
 
 
@@ -71,16 +71,23 @@ class Cause(StrEnum):
     SUSPENDED = "suspended"
     ORDER = "order"
     PAUSED = "paused"
+    TARGET_PAUSED = "target_paused"
+    POLICY_PAUSED = "policy_paused"
+    SOURCE_PAUSED = "source_paused"
     UNACCOUNTED = "unaccounted"
     NOT_RECORDED = "not_recorded"
 
 
 class Known(StrEnum):
-    """Things that a cause is recorded of: the record itself, its partition, its target, or the process that had it."""
+    """Things that a cause is recorded of: the record itself, its partition, target, policy or source, or the process
+    that had it.
+    """
 
     RECORD = "record"
     PARTITION = "partition"
     TARGET = "target"
+    POLICY = "policy"
+    SOURCE = "source"
     PROCESS = "process"
     NOTHING = "nothing"
 
@@ -99,6 +106,7 @@ class Late(NamedTuple):
     written_ms: int = -1
     is_retry: bool = False
     was_far: bool | None = False
+    policy: str = ""  # name@version
 
 
 class Part(NamedTuple):
@@ -111,11 +119,12 @@ class Part(NamedTuple):
     replica: str = ""
 
 
-# RUNNING is no cause. While a target is suspended, nothing is let through to it: what waits for its rate or its breaker
-# then waits because of that. A slow settlement stands behind what keeps records from being handed over.
+# RUNNING is no cause. What waits for a pause waits for nothing else. While a target is suspended, nothing is let
+# through to it: what waits for its rate or its breaker then waits because of that. A slow settlement stands behind what
+# keeps records from being handed over. A source that isn't read comes last: a record that is late is held already.
 _ORDER: Final = (
-    Kind.RECOVERING, Kind.STALLED, Kind.KAFKA, Kind.REBUILD, Kind.REDIS, Kind.SUSPENDED, Kind.BREAKER, Kind.RATE,
-    Kind.ORDER, Kind.SETTLE, Kind.PAUSED,
+    Kind.TARGET_PAUSED, Kind.POLICY_PAUSED, Kind.RECOVERING, Kind.STALLED, Kind.KAFKA, Kind.REBUILD, Kind.REDIS,
+    Kind.SUSPENDED, Kind.BREAKER, Kind.RATE, Kind.ORDER, Kind.SETTLE, Kind.SOURCE_PAUSED, Kind.PAUSED,
 )  # fmt: skip
 OWNED: Final = (Kind.RUNNING, Kind.RECOVERING)
 OF_OWNERS: Final = (*OWNED, Kind.REVOKED)
@@ -163,9 +172,13 @@ def attributed(late: Late, recorded: Recorded) -> list[Part]:
 
 def _subject(kind: Kind, late: Late) -> Subject:
     """Subject of a condition of this kind that concerns such a record."""
-    return (
-        Subject(kind, *late.lane) if kind in OF_PARTITIONS else Subject(kind, late.target if kind in OF_TARGETS else "")
-    )
+    if kind in OF_PARTITIONS:
+        return Subject(kind, *late.lane)
+    if kind in OF_TARGETS:
+        return Subject(kind, late.target)
+    if kind in OF_POLICIES:
+        return Subject(kind, late.policy.rpartition("@")[0])
+    return Subject(kind, late.lane.topic if kind in OF_SOURCES else "")
 
 
 def _by_subject(spans: Iterable[Span]) -> Mapping[Subject, list[Span]]:
@@ -209,7 +222,11 @@ def _unowned(owners: Sequence[Span], now_ms: int) -> dict[str, list[Range]]:
 def _known(kind: Kind) -> Known:
     if kind in OF_PARTITIONS:
         return Known.PARTITION
-    return Known.TARGET if kind in OF_TARGETS else Known.PROCESS
+    if kind in OF_TARGETS:
+        return Known.TARGET
+    if kind in OF_POLICIES:
+        return Known.POLICY
+    return Known.SOURCE if kind in OF_SOURCES else Known.PROCESS
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:

@@ -65,6 +65,7 @@ class Assignment:
         self.joined = False
         self.not_taken_in = ""  # why the group refuses this process
         self.paused = False
+        self.paused_sources: frozenset[str] = frozenset()  # topics of which nothing new is read
         self.rebalances = 0
         self.recovery_s = 0.0
         self.since_ms: dict[TopicPartition, int] = {}  # of each that is here: when it was assigned, or began to run
@@ -219,6 +220,7 @@ class Assignment:
         job.lanes -= {lane.id for lane in fresh}
         if fresh:
             for lane in fresh:
+                lane.intake_held = self.is_source_paused(lane)
                 self.lanes[lane.id] = lane
                 self.since_ms[lane.id] = now_ms
             self.agenda.add(fresh)
@@ -317,6 +319,10 @@ class Assignment:
                 self._intake.pause([lane.id])
             else:
                 self._resume([lane])
+
+    def is_source_paused(self, lane: SourcePartition) -> bool:
+        """Whether nothing new of this lane is to be read. What was read before a crash is read again: it is held."""
+        return lane.id.topic in self.paused_sources and lane.offsets.next >= lane.recovered_until
 
     def _resume(self, lanes: Iterable[SourcePartition]) -> None:
         """Read on, unless something else is in the way."""

@@ -4,12 +4,20 @@ Nothing here costs anything for a record: it is asked a few times a second, by p
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
+from sidecar.model.pause import PauseKind
+
+PAUSED: Final = {
+    PauseKind.TARGET: Kind.TARGET_PAUSED,
+    PauseKind.POLICY: Kind.POLICY_PAUSED,
+    PauseKind.SOURCE: Kind.SOURCE_PAUSED,
+}
 
 
 class Waits:
@@ -49,6 +57,9 @@ def _others(assignment: Assignment, emitter: Emitter, waits: Waits, now_ms: int)
         if lane.loss is not None:
             yield Condition(Subject(Kind.REBUILD, *lane.id))
     yield from waits.step((*_at_gate(emitter.gate), *_behind_others(emitter.in_order.lanes)), now_ms)
+    for paused, since_ms in emitter.pauses.since_ms.items():
+        if (kind := PAUSED.get(paused.kind)) is not None:
+            yield Condition(Subject(kind, paused.name), since_ms)
     for target in emitter.redelivery.suspended(now_ms):
         yield Condition(Subject(Kind.SUSPENDED, target))
     handed_over_ms = min((one.batches[0][2] for one in emitter.settlement.in_flight if one.batches), default=now_ms)

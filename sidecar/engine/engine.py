@@ -1,6 +1,6 @@
 """The engine: consume -> decode -> decide -> hold -> due -> emit -> settle.
 
-One thread owns everything here. Others reach it by three doors only: `table` (an immutable policy table, swapped
+One thread owns everything here. Others reach it by three doors only: `table` and `pauses` (immutable, swapped
 whole), `submit` (a bounded mailbox of commands with futures), and `stats` (a frozen snapshot it publishes).
 The methods stand in the order a record meets them. Time is an argument; the run loop at the end reads the clock.
 `Rhythm` says when the settlement takes its steps, `Mailbox` is the door for commands.
@@ -32,6 +32,7 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
+from sidecar.model.pause import NO_PAUSES, PauseKind, Pauses, in_force
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.stats import Stats
 
@@ -196,6 +197,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings, parts: Parts, table: PolicyTable) -> None:
         self.table = table
+        self.pauses: Pauses = NO_PAUSES
         self.stats = Stats()
         self.failure: BaseException | None = None
         self.finished = threading.Event()
@@ -234,6 +236,7 @@ class Engine:
         if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
             self._pressed_ms = now_ms
             parts.emitter.gate.follow(self.table, self._agenda.topics, now_ms)
+            self._pause(now_ms)
             self._press()
         if now_ms - self._passed_ms >= PASS_INTERVAL_MS or now_ms < self._passed_ms:
             self._passed_ms = now_ms
@@ -302,9 +305,17 @@ class Engine:
             offsets = list(map(lane.cuts.lane_offset, offsets))
         near_ms = self._parts.overflow.near_ms(lane, now_ms)
         lane.touch()
-        if lane.offsets.append_run(offsets):
+        if not lane.offsets.append_run(offsets):
+            self._accept_with_gaps(lane, run, offsets, now_ms, near_ms)
+        else:
             self._hold_run(lane, run, offsets, now_ms, near_ms)
-            return
+        if self._parts.assignment.is_source_paused(lane):
+            self._parts.assignment.hold_back(lane, True)  # all that was held is read again
+
+    def _accept_with_gaps(
+        self, lane: SourcePartition, run: Sequence[SourceRecord], offsets: Sequence[int], now_ms: int, near_ms: int
+    ) -> None:
+        """Take in a run with offsets that were read before, or that the source doesn't have."""
         first = 0
         fresh: list[int] = []
         for place, offset in enumerate(offsets):
@@ -385,6 +396,15 @@ class Engine:
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 
+    def _pause(self, now_ms: int) -> None:
+        """Keep up with what is paused, before any record is read or emitted."""
+        emitter, assignment = self._parts.emitter, self._parts.assignment
+        emitter.pause(in_force(self.pauses, now_ms), now_ms)
+        sources = emitter.pauses.names(PauseKind.SOURCE)
+        if sources != assignment.paused_sources:
+            assignment.paused_sources = sources
+            self._agenda.stir_all()  # each is looked at, as are those whose intake waits until it waits no more
+
     def _press(self) -> None:
         """Pause intake at a limit, resume it well below: what isn't read is safe in Kafka."""
         settings, parts = self._settings, self._parts
@@ -399,7 +419,8 @@ class Engine:
             if (crowded := lane.crowded_by_runs) and not lane.intake_held:
                 extra = {"source_partition": str(lane.id), "offset": lane.offsets.low, "changes": len(lane.runs)}
                 log.warning("intake waits: policies have changed too often while a record stays open", extra=extra)
-            parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane) or crowded)
+            waits = lost or parts.ordering.waits(lane) or crowded or parts.assignment.is_source_paused(lane)
+            parts.assignment.hold_back(lane, waits)
             pending += waiting if lane.loss is None else 0
             pending += len(lane.order.queue) if lane.order is not None else 0
         pending += parts.actions.count

@@ -110,6 +110,7 @@ class Publisher:
         self._waits = Waits()
         self._held = Holdings()
         self._quotas: Mapping[str, QuotaUse] = MappingProxyType({})
+        self._suspended_ms: dict[str, int] = {}  # targets that don't acknowledge, and since when; replaced, not changed
         self.near_due_ms = -1  # when the next record in a wheel is due
         self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
         self.held_for_ms: Mapping[str, int] = {}  # by topic: how long from now what the overflow has may be held
@@ -140,10 +141,13 @@ class Publisher:
         lanes, held = self._assignment.lanes, self._follow(now_ms)
         gate, tally = self._emitter.gate, self._tally
         wheel, overflow, parked = Counter(held.wheel), held.overflow, held.parked
+        wheel.update(self._emitter.pauses.by_topic())
         wheel.update(gate.by_topic())  # not `+=`: that would drop the topics of which nothing is held
         topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
         gate.pass_time(now_ms)
         oldest_ms = self._emitter.oldest_due_ms()
+        suspended = self._emitter.redelivery.suspended(now_ms)
+        self._suspended_ms = {topic: self._suspended_ms.get(topic, now_ms) for topic in suspended}
         kafka_problem = self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem
         return Stats(
             replica=self._replica,
@@ -154,7 +158,9 @@ class Publisher:
             dead_reasons=MappingProxyType(tally.by_reason(Outcome.DEAD)),
             quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
             targets=MappingProxyType(gate.flows()),
-            suspended=tuple(self._emitter.redelivery.suspended(now_ms)),
+            suspended=tuple(self._suspended_ms),
+            suspended_since_ms=MappingProxyType(self._suspended_ms),
+            paused=MappingProxyType(self._emitter.pauses.waiting()),
             quotas=self._quotas,
             lateness=tally.lateness(),
             early=tally.early,

@@ -21,10 +21,15 @@ class Kind(StrEnum):
     ORDER = "order"
     SETTLE = "settle"
     PAUSED = "paused"
+    TARGET_PAUSED = "target_paused"
+    POLICY_PAUSED = "policy_paused"
+    SOURCE_PAUSED = "source_paused"
 
 
 OF_PARTITIONS: Final = frozenset((Kind.RUNNING, Kind.RECOVERING, Kind.REVOKED, Kind.REBUILD, Kind.ORDER))
-OF_TARGETS: Final = frozenset((Kind.BREAKER, Kind.RATE, Kind.SUSPENDED))
+OF_TARGETS: Final = frozenset((Kind.BREAKER, Kind.RATE, Kind.SUSPENDED, Kind.TARGET_PAUSED))
+OF_POLICIES: Final = frozenset((Kind.POLICY_PAUSED,))
+OF_SOURCES: Final = frozenset((Kind.SOURCE_PAUSED,))
 # What a cause of lateness means, for people.
 CAUSES: Final[Mapping[str, str]] = {
     "settle": "handed over, until it was a fact in the ledger",
@@ -40,6 +45,9 @@ CAUSES: Final[Mapping[str, str]] = {
     "suspended": "its target did not acknowledge",
     "order": "records of its partition waited behind others of their key",
     "paused": "the process read nothing more: its limits were reached",
+    "target_paused": "its target was paused",
+    "policy_paused": "its policy was paused",
+    "source_paused": "its source was paused: nothing new was read",
     "unaccounted": "nothing that is recorded",
     "not_recorded": "not recorded",
 }
@@ -48,7 +56,9 @@ WAIT_MIN_MS: Final = 1_000  # a queue whose first record has waited less is no c
 
 
 class Subject(NamedTuple):
-    """A kind, and what it is of: a partition, a target (partition -1), or the process ("" and -1)."""
+    """A kind, and what it is of: a partition, or (partition -1) a target, a source, a policy by its name in place of a
+    topic, or the process ("").
+    """
 
     kind: Kind
     topic: str = ""

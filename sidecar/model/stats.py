@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sidecar.model.condition import Condition
+from sidecar.model.pause import Pausable
 
 LATENESS_BOUNDS_MS = (1, 2, 4, 8, 15, 25, 40, 60, 100, 250, 500, 1_000, 2_500, 5_000, 15_000, 60_000, 300_000)
 
@@ -112,6 +113,8 @@ class Stats:
     quarantine_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     targets: Mapping[str, TargetFlow] = field(default_factory=lambda: MappingProxyType({}))  # of limited ones
     suspended: tuple[str, ...] = ()  # targets that don't acknowledge
+    suspended_since_ms: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # those, as first seen
+    paused: Mapping[Pausable, int] = field(default_factory=lambda: MappingProxyType({}))  # records that wait for each
     quotas: Mapping[str, QuotaUse] = field(default_factory=lambda: MappingProxyType({}))  # by policy
     lateness: Lateness = Lateness()
     early: int = 0

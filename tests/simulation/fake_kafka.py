@@ -151,6 +151,7 @@ class Broker:
         # Topics, or partitions of them, with too few replicas in sync: nothing is written to them.
         self.short: set[str | tuple[str, int]] = set()
         self.listeners: list[Callable[[FakeRecord], None]] = []
+        self.handing_over: list[Callable[[str, Headers], None]] = []  # told of each record that a producer gets
         self._created: Counter[str] = Counter()
         self.block_bytes_max = 1_000_000  # of a ledger block before it is compressed
 
@@ -261,6 +262,8 @@ class FakeOutput:
         now_ms = self._broker.clock.now_ms
         place, named = (topic, partition, -1), as_read(headers)
         record = FakeRecord(place, (LOG_APPEND_TIME, 0), (key, value), named, self._broker.clock.turn_ms)
+        for listener in self._broker.handing_over:
+            listener(topic, named or [])
         arrives_ms = now_ms + self._delay_ms()
         self._sending[topic, partition].append(_Sending(record, report, arrives_ms, arrives_ms + self._delay_ms()))
         self.under_way += 1

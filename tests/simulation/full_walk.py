@@ -22,7 +22,7 @@ def check_agenda(replica: Replica) -> None:
     for lane in lanes:
         share = share_of(lane)
         counts[lane.id.topic].update(wheel=share.wheel, overflow=share.overflow)
-    gate = replica.emitter.gate.by_topic()
+    gate = replica.emitter.gate.by_topic() + replica.emitter.pauses.by_topic()
     published = replica.publisher.publish(replica.time.now_ms()).topics
     for topic, count in counts.items():
         shown = published[topic]

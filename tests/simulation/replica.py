@@ -38,6 +38,7 @@ from tests.simulation.fake_time import FakeTime, Machine
 from tests.simulation.fake_transactions import Coordinator, FakeTransactions
 from tests.simulation.workload import QUARANTINE
 
+INTAKE_BATCH = 50  # records
 COMMITTER = 4  # of a replica's threads, the last
 STATE_REPEAT_MS = 20_000
 REST_MS = 10_000  # more than an engine rests
@@ -75,6 +76,10 @@ class Shape:
     wheel_records_max: int
     queue_max: int
     rebuild_rate: int = 0
+
+    def settings(self) -> EngineSettings:
+        """As the engine gets them."""
+        return EngineSettings(self.settle_interval_ms, INTAKE_BATCH, self.wheel_records_max, 1 << 20, STATE_REPEAT_MS)
 
 
 class Producers:
@@ -169,7 +174,7 @@ class Replica:
         limits = HeaderLimits(30, 64_000, QUARANTINE, 3_600_000)
         decider = Decider(limits, targets.partitions, shared.table_at, RESERVED, failed=self.emitter.gate.failed)
         self.engine = Engine(
-            EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20, STATE_REPEAT_MS),
+            shape.settings(),
             Parts(
                 self.intake,
                 self.emitter,

@@ -15,7 +15,7 @@ FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
 TRANSACTION_KINDS = 7
-KINDS = 37  # of things that `World.seen` counts, and repeats: what 24 seeds meet; more seeds meet the rare ones too
+KINDS = 38  # of things that `World.seen` counts, and repeats: what 24 seeds meet; more seeds meet the rare ones too
 
 
 def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> World:
@@ -37,6 +37,7 @@ def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverf
         if world.has_rare and world.rare.random() < 0.01:
             world.rare.choice(RARE)(world)
         world.meddle()
+        world.pausing.step()
         if rng.random() < 0.05:
             world.spread_policies()
         world.step(rng.choice((1, 3, 10, 50, 50, 200, 700)))

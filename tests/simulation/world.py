@@ -15,7 +15,8 @@ from tests.simulation.fake_time import Machine, VirtualClock
 from tests.simulation.fake_transactions import Coordinator
 from tests.simulation.full_walk import check_agenda
 from tests.simulation.oracle import Oracle
-from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
+from tests.simulation.pausing import Pausing
+from tests.simulation.replica import INTAKE_BATCH, LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import ORDERS, QUARANTINE, SOURCES, TARGETS, Workload, rulebook
 
 BLOCK_BYTES_MAX = 2_000  # so small that a few long ids fill a block
@@ -101,6 +102,8 @@ class World:
         self.clock.passing.append(self._as_time_passes)
         self._steps = 0
         self.seen: Counter[str] = Counter()  # what happened, to know that a run is worth its time
+        self.pausing = Pausing(self, seed)
+        self.broker.handing_over.append(self.pausing.handed_over)
 
     # --- what happens by itself -----------------------------------------------------------------------------------
 
@@ -143,6 +146,7 @@ class World:
         machine = self._machines.setdefault(root, Machine(self.clock))
         replica = Replica(self.shared, self.shape, self.tables[max(self.tables)], root, machine)
         self.replicas.append(replica)
+        self.pausing.tell()
         self.seen["a static member came back"] += root in self.group.absent
         self.group.join(replica.intake, root)
 
@@ -300,6 +304,7 @@ class World:
         if self.group.absent:
             self.group.rebalance()
         self.broker.short = set()
+        self.pausing.resume_all()
         self._set_brokers_clock(0)
         for machine in self._machines.values():
             machine.ahead_ms = 0.0
@@ -332,6 +337,8 @@ class World:
             assert lane.promotion.watermark <= lane.promotion.cursor
         check_agenda(replica)
         held = replica.records_in_wheels()
+        ready += replica.emitter.pauses.count - replica.emitter.pauses.resumed_count
+        self.pausing.check(replica.lanes, INTAKE_BATCH)
         assert held <= replica.emitter.load.records <= held + ready, (
             f"load {replica.emitter.load.records}, wheels {held}, ready {ready}"
         )
@@ -364,6 +371,7 @@ class World:
                 seen["waited for a place in the order"] += bool(lane.order.queue)
                 seen["one at a time by key"] += any(chain.single for chain in lane.order.chains.values())
         seen["waiting for a partition"] += any(replica.targets.suspended_topics)
+        seen["waiting for a pause"] += replica.emitter.pauses.count > 0
         seen["waiting at the gate"] += replica.emitter.gate.count > 0
         seen["ahead of the brokers"] += replica.time.skew_ahead_ms > 0
         seen["waiting for the overflow to find"] += replica.actions.count > 0

@@ -6,7 +6,7 @@ list. A run is only ever added to or replaced, never changed in place, so that r
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 from typing import Final
@@ -96,6 +96,20 @@ class DueQueue:
                 return True
         return False
 
+    def take_out(self, wanted: Callable[[Held], bool]) -> list[tuple[SourcePartition, list[Held]]]:
+        """Take out the records of which this is true, by lane. All that waits is looked at."""
+        taken: list[tuple[SourcePartition, list[Held]]] = []
+        for _, _, run in self._heap:
+            waiting = run.records[run.start :]
+            if gone := [held for held in waiting if wanted(held)]:
+                taken.append((run.lane, gone))
+                run.records = [held for held in waiting if not wanted(held)]
+                run.start = 0
+                self.count -= len(gone)
+        if taken:
+            self._rebuild()
+        return taken
+
     def drop(self, lanes: set[SourcePartition]) -> list[Held]:
         """Take out what belongs to these lanes."""
         gone = [run for _, _, run in self._heap if run.lane in lanes]
@@ -117,6 +131,10 @@ class DueQueue:
     def runs(self, lane: SourcePartition) -> Iterator[tuple[Sequence[Held], int]]:
         """Runs of a lane's waiting records, in no order: records, and the index from which on they wait."""
         return ((run.records, run.start) for _, _, run in self._heap if run.lane is lane)
+
+    def all_runs(self) -> Iterator[tuple[Sequence[Held], int]]:
+        """Runs of all lanes, as `runs` gives them."""
+        return ((run.records, run.start) for _, _, run in self._heap)
 
     def by_topic(self) -> Counter[str]:
         """How many records wait, by source."""

@@ -24,6 +24,7 @@ from sidecar.engine.partition.exits import given_up, no_target, quarantined
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import PendingRecord, earliest
 from sidecar.model.header_codec import emission_headers, quarantine_headers
+from sidecar.model.pause import Pausable
 from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, due_of
 from sidecar.model.reserved_topics import RESERVED
 
@@ -53,6 +54,7 @@ class Emitter:
         self, targets: Targets, tally: EngineCounters, quarantine: str, redelivery: Redelivery, settlement: Settlement
     ) -> None:
         self.load = redelivery.load
+        self.pauses = redelivery.ready.pauses
         self.gate = redelivery.ready.gate
         self.in_order = redelivery.in_order
         self.redelivery = redelivery
@@ -82,7 +84,7 @@ class Emitter:
 
     def withdraw(self, lane: SourcePartition, held: Held) -> None:
         """Take a record out of its lane's wheel, or of what waits at the gate: it will not fire."""
-        if not self.gate.withdraw(lane, held):
+        if not (self.pauses.withdraw(lane, held) or self.gate.withdraw(lane, held)):
             lane.wheel.cancel(held.offset)
             lane.agenda.stir(lane)
         self.load.remove((held,))
@@ -96,7 +98,18 @@ class Emitter:
         if due:
             lane.agenda.stir(lane)
         if fired := self.in_order.fired(lane, due):
-            self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
+            self._pass_limits(lane, self.pauses.sift(lane, fired) if self.pauses.keeps_any else fired)
+
+    def pause(self, paused: frozenset[Pausable], now_ms: int) -> None:
+        """Keep up with what is paused. What waits for something else, or is on its way, waits for the pause then."""
+        if not self.pauses.follow(paused, now_ms) or not self.pauses.holds_any:
+            return
+        for lane, records in self.gate.take_out(self.pauses.holds):
+            self.pauses.put(lane, records)
+        self.redelivery.again.take_all(self._targets.take_held_up(self.pauses.holds))  # each meets it in its turn
+
+    def _pass_limits(self, lane: SourcePartition, due: list[Held]) -> None:
+        self._let_go(lane, self.gate.sift(lane, due) if self.gate.active else due)
 
     def _let_go(self, lane: SourcePartition, due: list[Held]) -> None:
         """Let due records leave: nothing can be done with them any more."""
@@ -122,6 +135,8 @@ class Emitter:
         returned.release(now_ms)
         sent = 0
         if not self._is_full:
+            if self.pauses.keeps_any:
+                self._resume(now_ms)
             for lane, records in self.gate.let_through(now_ms, returned.room_of):
                 self._let_go(lane, records)
         self._is_full = False
@@ -137,6 +152,12 @@ class Emitter:
         except BufferError:
             self._is_full = True  # what is left stays ready, and polling makes room
         return sent
+
+    def _resume(self, now_ms: int) -> None:
+        for lane, records in self.pauses.take_expired(now_ms):
+            self._let_go(lane, records)
+        for lane, records in self.pauses.let_through(now_ms, self.redelivery.room_of):
+            self._pass_limits(lane, records)
 
     def _emit_again(self, now_ms: int, budget: int) -> int:
         returned, sent = self.redelivery, 0
@@ -240,6 +261,7 @@ class Emitter:
         small, small_output = self.redelivery.in_small_batches, interval.small_output
         exceeds = self._targets.limits.exceeds
         one_by_one = self.redelivery.one_by_one - small
+        is_paused = self.pauses.holds if self.pauses.holds_any else None
         partitions, here = self._targets.partitions, lane.here.decode()
         passed: list[int] = []  # places in the chunk of records that left another way
         taken, due_before, due = 0, -1, ("", "")
@@ -259,6 +281,7 @@ class Emitter:
                     or 0 <= expires_ms < now_ms
                     or (one_by_one and target in one_by_one)
                     or (is_small and exceeds(target, held))
+                    or (is_paused is not None and is_paused(held))
                 ):
                     self._emit_one(lane, held, now_ms)
                     passed.append(taken)
@@ -329,6 +352,10 @@ class Emitter:
         if 0 <= parcel.expires_ms < now_ms:
             self._emit_departure(lane, given_up(lane, parcel, "expired"), now_ms, isolated)
             return
+        if self.pauses.holds_any and self.pauses.holds(parcel):
+            self.pauses.put(lane, [parcel])
+            self.load.add((parcel,))
+            return
         count = self._targets.count_for(parcel, now_ms)
         if count is None and not self._targets.absent(parcel.target, now_ms):
             self._targets.wait(lane, parcel)
@@ -346,7 +373,8 @@ class Emitter:
             self._emit_one(lane, held, now_ms)
 
     def _goes_at_once(self, held: Held, now_ms: int) -> bool:
-        return self.redelivery.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
+        is_paused = self.pauses.holds_any and self.pauses.holds(held)
+        return not is_paused and self.redelivery.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
 
     def _arrive(self, lane: SourcePartition, arrival: AwaitingTarget, now_ms: int) -> None:
         """A record read a moment ago: it is held once its target is known to exist."""
@@ -421,7 +449,9 @@ class Emitter:
         return [*self._ready.due_of(lane), (self.in_order.due_of(lane), 0)]
 
     def oldest_due_ms(self) -> int:
-        """Due time of the record that has waited longest for being emitted as a fact, -1 when none waits."""
+        """Due time of the record that has waited longest for being emitted as a fact, but for a pause, -1 when none
+        waits.
+        """
         waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.redelivery))
         return earliest([*waiting, *(interval.oldest_due_ms for interval in self.settlement.in_flight)])
 

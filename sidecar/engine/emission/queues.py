@@ -15,9 +15,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from sidecar.engine.emission.due_queue import Batch
+from sidecar.engine.emission.pauses import PauseGate
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.engine.partition.record_queue import earliest
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import Diverted, Held
 
@@ -116,9 +118,8 @@ class InOrder:
         return lane.order.waiting if lane.order is not None else ()
 
     def oldest_due_ms(self) -> int:
-        """Due time of the record that has waited longest, -1 when none waits."""
-        oldest = (order.oldest_due_ms() for order in self._orders() if order.fired_waiting)
-        return min(oldest, default=-1)
+        """Due time of the record that has waited longest but for a pause, -1 when none waits."""
+        return earliest(order.oldest_overdue_ms() for order in self._orders() if order.fired_waiting)
 
     def _orders(self) -> list[Order]:
         return [lane.order for lane in self._lanes if lane.order is not None]
@@ -137,31 +138,36 @@ class Ready:
 
     def __init__(self, load: Load) -> None:
         self.batches: deque[Batch] = deque()
+        self.pauses = PauseGate()
         self.gate = RateLimiter()
         self._load = load
 
     def waits_at_gate(self, lane: SourcePartition, held: Held) -> bool:
-        """Keep a record there in its turn, held as before it fired; False: nothing limits its target."""
-        if not self.gate.active or self.gate.sift(lane, [held]):
+        """Keep a record there in its turn, held as before it fired; False: nothing is in its way."""
+        if self.pauses.holds_any and self.pauses.holds(held):
+            self.pauses.put(lane, [held])
+        elif not self.gate.active or self.gate.sift(lane, [held]):
             return False
         self._load.add((held,))
         return True
 
     @property
     def count(self) -> int:
-        """Records that are not handed over."""
-        return sum(len(batch.records) - batch.start for batch in self.batches) + self.gate.count
+        """Records that are not handed over, but for what waits for a pause."""
+        here = sum(len(batch.records) - batch.start for batch in self.batches)
+        return here + self.gate.count + self.pauses.resumed_count
 
     def due_of(self, lane: SourcePartition) -> list[tuple[Sequence[Held], int]]:
         """Runs of this lane's records, and the index from which on they are not handed over."""
-        return [(batch.records, batch.start) for batch in self.batches if batch.lane is lane] + self.gate.runs(lane)
+        here: list[tuple[Sequence[Held], int]] = [
+            (batch.records, batch.start) for batch in self.batches if batch.lane is lane
+        ]
+        return here + self.gate.runs(lane) + self.pauses.runs(lane)
 
     def oldest_due_ms(self) -> int:
-        """Due time of the record that has waited longest, -1 when none waits."""
+        """Due time of the record that has waited longest but for a pause, -1 when none waits."""
         waiting = [batch.records[batch.start].due_ms for batch in self.batches]
-        if self.gate.count:
-            waiting.append(self.gate.oldest_due_ms())
-        return min(waiting, default=-1)
+        return earliest([*waiting, self.gate.oldest_due_ms(), self.pauses.oldest_due_ms()])
 
     def drop(self, lanes: set[SourcePartition]) -> Iterator[list[Held]]:
         """Forget what belongs to these lanes; gives what was not handed over."""
@@ -170,3 +176,4 @@ class Ready:
         for batch in dropped:
             yield batch.records[batch.start :]
         yield self.gate.drop(lanes)
+        yield self.pauses.drop(lanes)

@@ -249,6 +249,10 @@ class RateLimiter:
         line = self._limited.get(held.target)
         return line is not None and (line.queue.remove(lane, held) or line.retries.remove(lane, held))
 
+    def take_out(self, wanted: Callable[[Held], bool]) -> list[tuple[SourcePartition, list[Held]]]:
+        """Take out the records of which this is true, by lane."""
+        return [taken for queue in self._queues() for taken in queue.take_out(wanted)]
+
     def drop(self, lanes: set[SourcePartition]) -> list[Held]:
         """Forget the records of lanes that were revoked; returns them."""
         return [held for queue in self._queues() for held in queue.drop(lanes)]

@@ -248,6 +248,16 @@ class Targets:
             (released if self._is_free(parcel) else kept).append(lane, parcel)
         self._held_up.put_back(place, kept)
 
+    def take_held_up(self, wanted: Callable[[Held], bool]) -> RecordQueue:
+        """Take out the records of which this is true among those whose partition doesn't acknowledge."""
+        taken = RecordQueue()
+        for place in [*self._held_up.names]:
+            kept = RecordQueue()
+            for lane, parcel in self._held_up.pop(place):
+                (taken if isinstance(parcel, Held) and wanted(parcel) else kept).append(lane, parcel)
+            self._held_up.put_back(place, kept)
+        return taken
+
     def drop(self, lanes: set[SourcePartition]) -> None:
         """Forget the records of lanes that were revoked."""
         self._waiting.drop(lanes)

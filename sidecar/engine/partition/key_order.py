@@ -108,6 +108,7 @@ class Order:
         self._seconds: list[int] = []  # a heap of these
         self._parked_total = 0
         self.fired_waiting = 0  # how many have fired and are not handed over
+        self._held_back: set[Key] = set()  # keys of which the record that is out waits for the end of a pause
 
     # --- held -----------------------------------------------------------------------------------------------------
 
@@ -311,6 +312,14 @@ class Order:
         self._wait(key, held)
         return True
 
+    def held_back(self, records: Iterable[Held]) -> None:
+        """Records that were handed over wait for the end of a pause: what follows them is late by intent, too."""
+        self._held_back.update(self._out[held.offset] for held in records if held.offset in self._out)
+
+    def no_longer_held_back(self, records: Iterable[Held]) -> None:
+        """Records wait for no pause any more."""
+        self._held_back.difference_update(self._out[held.offset] for held in records if held.offset in self._out)
+
     def settled(self, offsets: Iterable[int]) -> None:
         """Forget records that have left for good."""
         self.on_the_way.difference_update(offsets)
@@ -350,9 +359,17 @@ class Order:
         """Due time of what has waited longest of it, -1 when none waits."""
         return min((chain.waiting[0].due_ms for chain in self.chains.values() if chain.waiting), default=-1)
 
+    def oldest_overdue_ms(self) -> int:
+        """Due time of what has waited longest but for a pause, -1 when nothing has: what follows a record that waits
+        for a pause is late by intent, too.
+        """
+        waiting = (chain for key, chain in self.chains.items() if chain.waiting and key not in self._held_back)
+        return min((chain.waiting[0].due_ms for chain in waiting), default=-1)
+
     def clear_waiting(self) -> None:
         """The lane is given up: whoever has it next reads these again."""
         for chain in self.chains.values():
             chain.waiting.clear()
         self.free.clear()
+        self._held_back.clear()
         self.fired_waiting = 0
