@@ -32,6 +32,7 @@ from api.routes import (
     held,
     lateness,
     messages,
+    pauses,
     policies,
     redrives,
     schedules,
@@ -58,6 +59,7 @@ _BODIES = (
     changes.RunRequest,
     quarantine.Correction,
     Schedule,
+    pauses.NewPause,
 )
 
 
@@ -77,6 +79,7 @@ PARTS: Final = (
     audit,
     overview,
     capacity,
+    pauses,
     health,
     document,
     problem_pages,

@@ -12,6 +12,7 @@ from sidecar.conditions.attribution import Recorded
 from sidecar.doctor.facts import Examined
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.condition import Subject
+from sidecar.model.pause import Pausable, Pause
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.bulk.changes import Changes
@@ -206,6 +207,16 @@ class About(Protocol):
         """All findings, not older than half a minute. Raises nothing: what can't be looked at is one of them."""
 
 
+class Pauses(Protocol):
+    """Pauses as all replicas know them (`sidecar.operations.pauses.store.PauseStore`)."""
+
+    def alive(self) -> Mapping[Pausable, Pause]: ...
+
+    def put(self, paused: Pausable, pause: Pause) -> None: ...
+
+    def remove(self, paused: Pausable) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits on what one request may ask for."""
@@ -244,5 +255,6 @@ class Ports:
     about: About
     group: Group  # all processes of it, at a glance
     resending: Resending
+    pauses: Pauses
     limits: Limits = Limits()
     path: str = ""  # under which a proxy shows the API

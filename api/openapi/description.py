@@ -22,12 +22,12 @@ _BY_STATUS: Final = {
     400: "malformed-json",
     401: "unauthorized",
     403: "approver-unknown client-header-needed forbidden host-not-allowed origin-not-allowed own-plan",
-    404: "change-not-found dead-letter-not-found policy-not-found redrive-not-found schedule-not-found topic-not-found "
-    "unknown-message version-not-found not-found",
+    404: "change-not-found dead-letter-not-found pause-not-found policy-not-found redrive-not-found schedule-not-found "
+    "topic-not-found unknown-message version-not-found not-found",
     409: "approval-needed change-active change-ended file-managed held-in-several-places holds-messages letters-busy "
     "letters-gone nothing-to-change nothing-to-redrive plan-expired redrive-active redrive-ended request-in-progress "
     "schedule-of-newer-version schedule-unreadable stale-token target-gone too-late too-many-changes too-many-groups "
-    "too-many-policies already-sent not-sendable too-many-redrives too-many-schedules",
+    "too-many-pauses too-many-policies already-sent not-sendable too-many-redrives too-many-schedules",
     412: "precondition-failed",
     413: "body-too-large",
     415: "unsupported-encoding unsupported-media-type",
@@ -41,8 +41,8 @@ _BY_STATUS: Final = {
     428: "precondition-required",
     429: "rate-limited",
     503: "audit-unavailable changes-busy explain-busy idempotency-unavailable kafka-unavailable keys-unavailable "
-    "look-up-incomplete look-up-unavailable not-alive not-ready policies-unavailable redrives-busy scans-busy "
-    "schedules-unavailable transactions-unsupported",
+    "look-up-incomplete look-up-unavailable not-alive not-ready pauses-unavailable policies-unavailable redrives-busy "
+    "scans-busy schedules-unavailable transactions-unsupported",
 }
 STATUS_OF: Final = {name: status for status, names in _BY_STATUS.items() for name in names.split()}
 
@@ -78,6 +78,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "id": "The id, as it was given or answered",
     "if-none-match": "ETags that are known already, or *: 304 where what there is has one of them",
     "idempotency-key": "1 to 255 printable characters that name this request, so that it may be repeated",
+    "kind": "`policy`, `schedule`, `source` or `target`",
     "limit": "At most so many items",
     "minutes": "So many minutes from now on",
     "name": "The name",

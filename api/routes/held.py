@@ -21,7 +21,17 @@ from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
 from api.routes.dead_letters import answered
-from api.routes.timeline import Row, final, held_document, missed, place_of_row, row_document, settled_document
+from api.routes.timeline import (
+    Row,
+    final,
+    held_document,
+    missed,
+    paused_by,
+    place_of_row,
+    row_document,
+    settled_document,
+    with_pause,
+)
 from policies.duration import parse_time
 from policies.errors import FormatError
 from policies.headers import ID
@@ -131,7 +141,8 @@ async def list_messages(
     if asked.count and count is None and asked.cursor is None and following is None:
         count = len(rows)
     following_cursor = None if following is None else encode(json.dumps(following))
-    items = [row_document(row) for row in rows]
+    pauses = ports.pauses.alive()
+    items = [{**row_document(row), "paused": paused_by(row, pauses)} for row in rows]
     counted = {"count": count} if asked.count else {}
     lacking = missing_document(sorted({*missing, *uncounted}))
     return json_response({"items": items, "next": following_cursor, **counted, **lacking})
@@ -213,15 +224,17 @@ async def get_message(
     """One message by its id, with all that is known of its way. Of settled ones, those that the ledger said last.
 
     A held one has an `ETag`: another message with this id has another one, as has this one when it was moved. With
-    `payload=true` the record is read where it was accepted; `payload_known: false`: the topic has it no more.
+    `payload=true` the record is read where it was accepted; `payload_known: false`: the topic has it no more. `paused`
+    is the pause of its target or policy that it waits for once it is due.
     """
     if payload:
         let_see(caller, trail, id=id, payload=True)
     told, missing = await find_message(ports, id, HeldQuery(topic=source, partition=partition))
-    document = told.document
+    document, etag = told.document, {}
+    if document["state"] == "held":
+        document, etag = with_pause(document, ports.pauses.alive()), {"ETag": message_etag(place_of_row(document))}
     if payload:
         document = {**document, **await _payload(ports, id, Place(**document["accepted"]))}
-    etag = {"ETag": message_etag(place_of_row(document))} if document["state"] == "held" else {}
     return json_response({**document, **missing_document(missing)}, headers=etag)
 
 

@@ -27,6 +27,7 @@ from api.routes.named_resources import (
 )
 from api.sources import refuse_unless_source
 from policies.headers import OCCURRENCE_IDS
+from sidecar.model.pause import Pausable, PauseKind
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, zone
@@ -46,6 +47,7 @@ from sidecar.operations.schedules.schedule import (
 )
 from sidecar.operations.schedules.schedule_book import Known, Unread, unread_refused
 
+SCHEDULED: Final = PauseKind.SCHEDULE
 NEXT_DEFAULT: Final = 5
 NEXT_MAX: Final = 100
 PAYLOAD: Final = ("key", "value", "headers")
@@ -119,12 +121,12 @@ async def list_schedules(
         let_see(caller, trail, payload=True)
     known, unwritten = {**ports.schedules.alive(), **ports.schedules.unread()}, ports.schedules.unwritten()
     names, following = page(sorted(known), str, limit, cursor)
-    now_ms = ports.now_ms()
+    now_ms, paused = ports.now_ms(), ports.pauses.alive()
     masking = ports.letters.rules.masking if payload else None
     items = [
         _unread(name, one, one.unread)
         if (one := known[name]).unread is not None
-        else _told(one, now_ms, masking, UNWRITTEN if name in unwritten else "")
+        else _told(one, now_ms, masking, UNWRITTEN if name in unwritten else "", Pausable(SCHEDULED, name) in paused)
         for name in names
     ]
     trail.note(count=len(items))
@@ -151,13 +153,14 @@ async def get_schedule(
 async def list_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Count = NEXT_DEFAULT) -> Response:
     """The coming occurrences, without side effect: each with the id of its message. None while it is paused."""
     schedule = _current(ports, name).schedule
+    is_paused = schedule.paused or Pausable(SCHEDULED, name) in ports.pauses.alive()
     items = [
         {
             "at": at_ms,
             "local": datetime.fromtimestamp(at_ms // 1_000, zone(schedule.time_zone)).isoformat(),
             "id": occurrence_id(name, at_ms),
         }
-        for at_ms in islice(_coming(schedule, ports.now_ms()), n)
+        for at_ms in islice(_coming(schedule, ports.now_ms(), is_paused), n)
     ]
     return json_response({"items": [with_times(item, "at") for item in items]})
 
@@ -293,8 +296,8 @@ def _current(ports: Ports, name: str) -> Entry:
     return known.entry
 
 
-def _coming(schedule: Schedule, now_ms: int) -> Any:
-    return iter(()) if schedule.paused else schedule.occurrences(now_ms)
+def _coming(schedule: Schedule, now_ms: int, is_paused: bool) -> Any:
+    return iter(()) if is_paused else schedule.occurrences(now_ms)
 
 
 def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
@@ -342,25 +345,26 @@ def _unread(name: str, known: Known, unread: Unread) -> dict[str, Any]:
     return with_times(told, "written_up_to", "next")
 
 
-def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) -> dict[str, Any]:
-    """An item of the list. `unwritten`: why nobody writes it, whatever is known of it."""
+def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str, paused_by_hand: bool) -> dict[str, Any]:
+    """An item of the list. `unwritten`: why nobody writes it, whatever is known of it; `paused_by_hand`: see pauses."""
     entry = known.entry
     assert entry is not None  # it is alive
-    problem = "" if entry.schedule.paused else unwritten or known.progress.problem
+    is_paused = entry.schedule.paused or paused_by_hand
+    problem = "" if is_paused else unwritten or known.progress.problem
     told = {
         **_document(entry.schedule, masking),
         "source": entry.source,
         "version": entry.version,
-        "state": _state(entry.schedule, problem, now_ms),
+        "state": _state(entry.schedule, problem, now_ms, is_paused),
         "problem": problem or None,
         "written_up_to": (known.progress.last_ms if is_about(known.progress, entry) else 0) or None,
-        "next": next(_coming(entry.schedule, now_ms), None),
+        "next": next(_coming(entry.schedule, now_ms, is_paused), None),
     }
     return with_times(told, "written_up_to", "next")
 
 
-def _state(schedule: Schedule, problem: str, now_ms: int) -> str:
-    if schedule.paused:
+def _state(schedule: Schedule, problem: str, now_ms: int, is_paused: bool) -> str:
+    if is_paused:
         return "paused"
     if problem:
         return "failing"

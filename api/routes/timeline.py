@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
+from sidecar.model.pause import Pausable, Pause, PauseKind, Pauses
 from sidecar.model.record import Outcome, Place
 from sidecar.model.times import with_times
 
@@ -30,6 +31,35 @@ def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence
         events.append(_event("overflow", None))
     events.append(_event("due", row["due"]))
     return {**row_document(row), "timeline": in_time(events)}
+
+
+def paused_document(paused: Pausable, pause: Pause) -> Row:
+    """A pause: of what, why, by whom, since when and until when."""
+    told = {
+        "kind": paused.kind.value,
+        "name": paused.name,
+        "reason": pause.reason,
+        "by": pause.by,
+        "since": pause.since_ms,
+        "until": pause.until_ms if pause.until_ms >= 0 else None,
+    }
+    return with_times(told, "since", "until")
+
+
+def paused_by(row: Row, pauses: Pauses) -> Row | None:
+    """The pause that a held record waits for once it is due, of its target or its policy; None: there is none."""
+    target = Pausable(PauseKind.TARGET, row["target"])
+    policy = Pausable(PauseKind.POLICY, (row["policy"] or "").rpartition("@")[0])
+    return next((paused_document(one, pauses[one]) for one in (target, policy) if one in pauses), None)
+
+
+def with_pause(document: Row, pauses: Pauses) -> Row:
+    """A held message, and the pause that it waits for: as a field, and in its timeline."""
+    paused = paused_by(document, pauses)
+    if paused is None:
+        return {**document, "paused": None}
+    event = _event("paused", paused["since"], **{name: paused[name] for name in ("kind", "name", "reason", "by")})
+    return {**document, "paused": paused, "timeline": in_time([*document["timeline"], event])}
 
 
 def settled_document(

@@ -163,6 +163,7 @@ def _own_topics(settings: Settings, creates: bool) -> Iterator[_Claim]:
         ("redriven letters", settings.redriven_topic),
         ("changes", settings.changes_topic),
         ("schedules", settings.schedule_topic),
+        ("pauses", settings.pause_topic),
     ):
         for operation in ("Read", "Write", *made):
             yield _Claim(literal(name), operation, role)
@@ -244,7 +245,7 @@ def _groups(settings: Settings) -> Iterator[Right]:
     group, readers = settings.group, [
         f"{settings.ledger_topic}.recovery", f"{settings.ledger_topic}.receipts", f"{settings.changes_topic}.receipts",
         settings.changes_topic, settings.redrive_topic, settings.redriven_topic,
-        settings.schedule_topic,
+        settings.schedule_topic, settings.pause_topic,
     ]  # fmt: skip
     readers += [f"{group}.rebuild", f"{group}.letters", f"{group}.redrive", *READER_GROUPS]
     for name in sorted(set(readers) - {group}):

@@ -20,6 +20,7 @@ from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.kafka.topics import (
     CHANGES_PARTITIONS,
     JOBS_CONFIG,
+    PAUSES_CONFIG,
     QUARANTINE_CONFIG,
     REDRIVEN_CONFIG,
     SCHEDULE_CONFIG,
@@ -49,6 +50,7 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     yield from _kept(cluster, "redriven letters", settings.redriven_topic, REDRIVEN_CONFIG, replicas)
     yield from _kept(cluster, "changes", settings.changes_topic, JOBS_CONFIG, replicas, CHANGES_PARTITIONS)
     yield from _kept(cluster, "schedules", settings.schedule_topic, SCHEDULE_CONFIG, replicas)
+    yield from _kept(cluster, "pauses", settings.pause_topic, PAUSES_CONFIG, replicas)
     yield from _sources(cluster, settings, policies, short)
     yield from _targets(cluster, policies)
     yield from _sizes(cluster, policies, sources)

@@ -46,6 +46,7 @@ REDRIVEN_CONFIG: Final = {
     "segment.bytes": str(32 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
+PAUSES_CONFIG: Final = {"cleanup.policy": "compact"}
 # Only the last word about a schedule counts, and it counts for ever. It begins when the broker has it.
 SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
@@ -242,6 +243,7 @@ def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable
     ensure_topic(admin, settings.redrive_topic, 1, replicas, JOBS_CONFIG, tools)
     ensure_topic(admin, settings.redriven_topic, 1, replicas, REDRIVEN_CONFIG, tools)
     ensure_topic(admin, settings.schedule_topic, 1, replicas, SCHEDULE_CONFIG, tools)
+    ensure_topic(admin, settings.pause_topic, 1, replicas, PAUSES_CONFIG, tools)
     found = ensure_topic(admin, settings.changes_topic, CHANGES_PARTITIONS, replicas, JOBS_CONFIG, tools)
     if found < CHANGES_PARTITIONS:
         more = f"--alter --topic {settings.changes_topic} --partitions {CHANGES_PARTITIONS}"

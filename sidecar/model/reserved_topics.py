@@ -17,7 +17,9 @@ OWN_PREFIX: Final = "tickover."
 NOT_A_SOURCE: Final = "not_a_source"  # the reason where a record would go where the group reads nothing
 RESERVED: Final = "is one of tickover's own topics, or of Kafka's"  # what is said of such a topic
 # Kafka's, and what tickover calls its topics where no setting says otherwise, in any group.
-BY_NAME: Final = r"__.*|tickover\.(?:policies|quarantine|.+\.(?:ledger|audit|redrives|redriven|changes|schedules))"
+BY_NAME: Final = (
+    r"__.*|tickover\.(?:policies|quarantine|.+\.(?:ledger|audit|redrives|redriven|changes|schedules|pauses))"
+)
 _BY_NAME: Final = re.compile(BY_NAME)
 
 

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -14,8 +15,11 @@ from policies.table import PolicyTable
 from policies.topic.store import PolicyStore
 from sidecar.doctor.other_groups import refuse_if_new
 from sidecar.kafka.errors import is_away
+from sidecar.kafka.topic_follower import TopicFollower, TopicReader
 from sidecar.kafka.topics import ensure_own_topics, source_topics
 from sidecar.ledger.topic import LedgerTopic
+from sidecar.operations.jobs.log_writer import LogWriter
+from sidecar.operations.pauses.store import PauseStore, PausesUnavailable
 from sidecar.service.watched_files import read_policies
 from sidecar.settings.settings import Settings
 
@@ -50,6 +54,28 @@ def open_policies(settings: Settings, client: Mapping[str, str]) -> PolicyStore:
             store.publish_file(file_policies)
         if_it_fails.pop_all()
     return store
+
+
+def open_pauses(settings: Settings, client: Mapping[str, Any]) -> tuple[TopicReader, PauseStore]:
+    """The pauses, read to the end of their topic: before that nothing may be emitted; and who reads it, for more such
+    topics. Nothing of them is left where that fails. Raises TimeoutError while brokers don't answer.
+    """
+    reader, topic = TopicReader(client), settings.pause_topic
+    store = PauseStore(
+        topic,
+        lambda apply: TopicFollower(reader, topic, apply),
+        partial(LogWriter, reader.client, topic),
+        lambda: time.time_ns() // 1_000_000,
+    )
+    with ExitStack() as if_it_fails:
+        if_it_fails.callback(store.stop)
+        store.start()
+        try:
+            store.catch_up()
+        except PausesUnavailable as error:
+            raise TimeoutError(str(error)) from None
+        if_it_fails.pop_all()
+    return reader, store
 
 
 def ensure_topics(settings: Settings, admin: AdminClient, table: PolicyTable) -> LedgerTopic:

@@ -58,7 +58,7 @@ from sidecar.service import rest
 from sidecar.service.assembly import Brokers, Machinery, Policies, Storage, build
 from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
 from sidecar.service.housekeeping import Housekeeping, Interval, Memory
-from sidecar.service.kafka_start import ensure_topics, once_brokers_answer, open_policies
+from sidecar.service.kafka_start import ensure_topics, once_brokers_answer, open_pauses, open_policies
 from sidecar.service.leftovers import Leftovers
 from sidecar.service.metrics import Recorder
 from sidecar.service.rest import Made
@@ -204,6 +204,8 @@ class Process:
         self._stack.callback(self.store.stop)
         admin = AdminClient(dict(client))
         ledger = ask_brokers(partial(ensure_topics, settings, admin, self.store.table))
+        self._reader, self._pauses = ask_brokers(partial(open_pauses, settings, client))
+        self._stack.callback(self._pauses.stop)
         self._front.reason = "its parts are being started"
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
@@ -216,6 +218,7 @@ class Process:
             self._start_tracing(self.machinery.traces, recorder)
         self.store.on_change(lambda table: setattr(engine, "table", table))
         engine.table = self.store.table
+        self._pauses.on_change(lambda pauses: setattr(engine, "pauses", pauses))
         self._transactions = TransactionWatch(partial(why_none, client, settings.group), settings.guarantee)
         spans = RedisSpanLog(overflow.client, settings.group, self._signing)
         self._conditions = ConditionRecorder(lambda: engine.stats, spans, time.monotonic)
@@ -265,7 +268,8 @@ class Process:
     ) -> tuple[FastAPI, Firing, Reading]:
         made = Made(
             self.settings, client, self.machinery, self.store, overflow, self._conditions, recorder, sources, gate,
-            self._signing, partial(self._look_up_here, overflow), self._about, self._overview,
+            self._signing, partial(self._look_up_here, overflow), self._about, self._overview, self._reader,
+            self._pauses,
         )  # fmt: skip
         return rest.start(made, self.server.stop, self._stack)
 

@@ -26,6 +26,7 @@ from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.receipts import Receipts
 from sidecar.operations.dead_letters.browse import Reading
+from sidecar.operations.pauses.store import PauseStore
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.redis_overflow import RedisOverflow
 from sidecar.overflow.signing import Signing
@@ -58,6 +59,8 @@ class Made(NamedTuple):
     here: Callable[[], LocalLookUp]
     about: About
     overview: ProcessOverview
+    reader: TopicReader  # of topics that are followed
+    pauses: PauseStore
 
 
 def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tuple[FastAPI, Firing, Reading]:
@@ -72,7 +75,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
     stack.callback(idempotency.stop)
     receipts = Receipts(settings.api.receipts_bytes_max)
     ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
-    reader = TopicReader(client)
+    reader = made.reader
     schedules = schedule_store_of(settings, reader)
     stack.callback(schedules.stop)
     backlog = Backlog(client, settings.group)
@@ -106,6 +109,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         change_rate=settings.changes.rate,
         schedules=schedules,
         schedule_limits=limits_of(settings),
+        pauses=made.pauses,
         metrics=Exposition(lambda: engine.stats, lambda: store.table, made.recorder),
         gate=made.gate,
         now_ms=lambda: time.time_ns() // 1_000_000,
@@ -123,7 +127,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
     stack.callback(stop_server)  # while what it asks is still there
     ledger_reader.start()
     stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
-    firing = firing_of(settings, client, schedules, made.machinery, made.sources, made.recorder)
+    firing = firing_of(settings, (client, schedules, made.pauses), made.machinery, made.sources, made.recorder)
     stack.callback(firing.stop)
     return app, firing, letters
 

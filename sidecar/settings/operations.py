@@ -1,4 +1,6 @@
-"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules; traces."""
+"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules, pauses; and of
+traces.
+"""
 
 from typing import Literal
 
@@ -109,6 +111,12 @@ class SchedulesSettings(Section):
         default=1_000, ge=1, le=10_000, description="How many `missed: all` makes up for, the last ones, 1 to 10,000"
     )
     topic: TopicOrDefault = Field(default="", description="Topic of the schedules; empty: tickover.<group>.schedules")
+
+
+class PausesSettings(Section):
+    """Pauses of policies, sources, targets and schedules."""
+
+    topic: TopicOrDefault = Field(default="", description="Topic of the pauses; empty: tickover.<group>.pauses")
 
 
 class OtelSettings(Section):

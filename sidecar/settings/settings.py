@@ -20,6 +20,7 @@ from sidecar.settings.operations import (
     ChangesSettings,
     DeadLettersSettings,
     OtelSettings,
+    PausesSettings,
     RedriveSettings,
     SchedulesSettings,
 )
@@ -303,6 +304,7 @@ class Settings(Section):
     redrive: RedriveSettings = Field(default=RedriveSettings())
     changes: ChangesSettings = Field(default=ChangesSettings())
     schedules: SchedulesSettings = Field(default=SchedulesSettings())
+    pauses: PausesSettings = Field(default=PausesSettings())
     otel: OtelSettings = Field(default=OtelSettings())
     log: LogSettings = Field(default=LogSettings())
 
@@ -348,10 +350,15 @@ class Settings(Section):
         return self.schedules.topic or f"tickover.{self.group}.schedules"
 
     @property
+    def pause_topic(self) -> str:
+        """The name of the topic of pauses with the default filled in."""
+        return self.pauses.topic or f"tickover.{self.group}.pauses"
+
+    @property
     def _own(self) -> tuple[str, ...]:
         return (
             self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic, self.redrive_topic,
-            self.redriven_topic, self.changes_topic, self.schedule_topic,
+            self.redriven_topic, self.changes_topic, self.schedule_topic, self.pause_topic,
         )  # fmt: skip
 
     @property

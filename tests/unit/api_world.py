@@ -61,6 +61,7 @@ from sidecar.settings.settings import Settings
 from tests.source import ROOT
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven, MemoryShipping
+from tests.unit.pause_world import MemoryPauses
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
 from tests.unit.report_world import MemoryOverview
 from tests.unit.schedule_world import LIMITS, MemorySchedules
@@ -276,6 +277,7 @@ class World:
     console: ConsoleOptions | None = None
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     schedules: MemorySchedules = field(default_factory=MemorySchedules)
+    pauses: MemoryPauses = field(default_factory=MemoryPauses)
     recorder: Recorder = field(default_factory=Recorder)
     sources: MemorySources = field(default_factory=MemorySources)
     findings: list[Finding] = field(default_factory=lambda: [FINDING])
@@ -284,6 +286,7 @@ class World:
     client_headers: dict[str, str] = field(default_factory=lambda: {"Tickover-Client": "tests"})
 
     def __post_init__(self) -> None:
+        self.pauses.now_ms = self.now_ms
         self.redriving = MemoryRedrives(self.letters, self.approval)
         self.changing = MemoryChanges(lambda: self.policies.table, approval=self.approval)
         self.resent: list[Sendable] = []
@@ -303,6 +306,7 @@ class World:
                 changes=self.changing.changes,
                 change_rate=0,
                 schedules=self.schedules.store,
+                pauses=self.pauses.store,
                 schedule_limits=LIMITS,
                 letters=Reading(self.log, lambda: self.policies.table, LETTER_RULES, self.redriven),
                 idempotency=self.idempotency,

@@ -183,6 +183,7 @@ class MemorySchedules:
         self.host_ahead_ms = 0  # the clock of whoever is asked over REST
         self.time_is_known = True  # the writers of occurrences have seen the brokers' clock
         self.sources: dict[str, int] = {"reminders": 12}
+        self.paused: set[str] = set()  # by operators
         self.owner = True
         self.run: Run = at_once
         self.written: list[tuple[str, int, int, bool]] = []
@@ -223,6 +224,7 @@ class MemorySchedules:
             lambda *facts: self.written.append(facts),
             self.run,
             lambda names: None,
+            lambda name: name in self.paused,
         )
 
     def steps(self) -> None:

@@ -48,6 +48,7 @@ def group_topics(old: Settings, new: Settings) -> Iterator[GroupTopic]:
         GroupTopic(old.changes_topic, new.changes_topic, change_value),
         GroupTopic(old.redrive_topic, new.redrive_topic, as_it_is),
         GroupTopic(old.redriven_topic, new.redriven_topic, as_it_is),
+        GroupTopic(old.pause_topic, new.pause_topic, as_it_is),
         GroupTopic(old.audit_topic, new.audit_topic, as_it_is),
     ):
         if topic.old != topic.new:

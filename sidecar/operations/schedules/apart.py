@@ -224,7 +224,7 @@ class _Attempt:
         records = 0
         for name in sorted(order.names.keys() & alive.keys()):
             entry = alive[name].entry
-            if entry is None or entry.schedule.paused or entry.source not in sources or records >= ROOM.records:
+            if entry is None or here.owes_nothing(entry) or entry.source not in sources or records >= ROOM.records:
                 continue
             progress = self._writer.standing(entry, alive[name])
             progress = progress._replace(waiting_ms=progress.waiting_ms or order.since_ms)

@@ -246,7 +246,7 @@ class Firing:
         records = size = 0
         for name, known in self._here.schedules.alive().items():
             entry, alone = known.entry, apart.get(name)
-            if entry is None or entry.schedule.paused or records >= RECORDS_MAX or size >= BYTES_MAX:
+            if entry is None or self._here.owes_nothing(entry) or records >= RECORDS_MAX or size >= BYTES_MAX:
                 continue
             if alone is not None and (alone.is_trying or not alone.is_known):
                 continue
@@ -363,7 +363,7 @@ class Firing:
         alive, sources = self._here.schedules.alive(), self._here.sources()
         for name in apart.names.keys() & alive.keys():
             known, entry = alive[name], alive[name].entry
-            if entry is None or entry.schedule.paused or entry.source not in sources:
+            if entry is None or self._here.owes_nothing(entry) or entry.source not in sources:
                 continue
             if self._owes(entry, writer.standing(entry, known), now_ms):
                 return True

@@ -96,6 +96,11 @@ class FiringContext(NamedTuple):
     written: Callable[[str, int, int, bool], None]  # schedule, in time, made up for, whether some were passed over
     run: Run
     keep: Callable[[Collection[str]], None]  # counts of these schedules: there are no others any more
+    is_paused: Callable[[str], bool]  # whether somebody has paused the schedule of this name
+
+    def owes_nothing(self, entry: Entry) -> bool:
+        """Whether a schedule is paused, by what it says itself or by an operator."""
+        return entry.schedule.paused or self.is_paused(entry.schedule.name)
 
 
 class Tenure:

@@ -3,12 +3,15 @@
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, Protocol
 
 from sidecar.kafka.background import in_background
 from sidecar.kafka.topic_follower import TopicFollower, TopicReader
+from sidecar.model.pause import PauseKind
 from sidecar.model.record import TopicPartition
 from sidecar.operations.jobs.transactional_sender import TransactionalSender
+from sidecar.operations.pauses.store import PauseStore
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.owing import Limits
 from sidecar.operations.schedules.store import ScheduleStore
@@ -51,13 +54,15 @@ def limits_of(settings: Settings) -> Limits:
 
 def firing_of(
     settings: Settings,
-    client: Mapping[str, Any],
-    store: ScheduleStore,
+    given: tuple[Mapping[str, Any], ScheduleStore, PauseStore],
     machinery: Machinery,
     sources: Sources,
     recorder: Recorder,
 ) -> Firing:
-    """Writes what schedules owe: the replica that has partition 0 of the first source."""
+    """Writes what schedules owe: the replica that has partition 0 of the first source. `given`: settings of clients,
+    the schedules, and what is paused.
+    """
+    client, store, pauses = given
 
     def owns() -> bool:
         topics = sources.partitions
@@ -74,8 +79,8 @@ def firing_of(
     def written_to() -> Mapping[str, int]:
         return sources.open_partitions
 
-    counts = recorder.schedule, in_background, recorder.keep_schedules
-    here = FiringContext(store, limits_of(settings), pen, owns, written_to, clock_of(machinery), *counts)
+    more = recorder.schedule, in_background, recorder.keep_schedules, partial(pauses.is_paused, PauseKind.SCHEDULE)
+    here = FiringContext(store, limits_of(settings), pen, owns, written_to, clock_of(machinery), *more)
     firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
     recorder.watch_unread_schedules(lambda: len(store.unread()))

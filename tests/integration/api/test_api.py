@@ -37,6 +37,7 @@ from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until
 from tests.unit.api_world import MemoryConditions, MemoryHeld, MemoryIdempotency, MemorySources
 from tests.unit.change_world import MemoryGroup
+from tests.unit.pause_world import MemoryPauses
 from tests.unit.report_world import MemoryOverview
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("patient_api")]
@@ -137,6 +138,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         changes=changes_of(Settings(), followed, lambda: store.table, MemoryGroup(), receipts)[0],
         change_rate=0,
         schedules=schedule_store_of(Settings(), followed),
+        pauses=MemoryPauses().store,
         schedule_limits=limits_of(Settings()),
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,

@@ -241,6 +241,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("POST", "/v1/changes/x/run", {"token": "t"}),
     ("PUT", "/v1/schedules/tick", WHOLE_TICK),
+    ("PUT", "/v1/pauses/target/push", {"reason": "a release", "until": 32_503_680_000_000}),
 ]
 
 

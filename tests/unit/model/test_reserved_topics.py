@@ -30,6 +30,7 @@ RENAMED = {
     "redrive": {"topic": "team.redrives", "redriven_topic": "team.redriven"},
     "changes": {"topic": "team.changes"},
     "schedules": {"topic": "team.schedules"},
+    "pauses": {"topic": "team.pauses"},
 }
 
 
@@ -39,7 +40,7 @@ def test_whatever_a_policy_matches_no_own_topic_is_a_source(given: dict[str, obj
     settings = Settings.model_validate(given)
     policies = [Policy.model_validate({**DELAY, "match": {"topics": [glob, *sorted(settings.own_topics)]}})]
     existing = [*settings.own_topics, "team.orders", "__consumer_offsets", "tickover.another.ledger"]
-    assert len(settings.own_topics) == 8
+    assert len(settings.own_topics) == 9
     assert set(source_topics(settings, policies, existing)) <= {"team.orders"}
     named = settings.model_copy(update={"sources": tuple(existing)})
     assert source_topics(named, policies, existing) == ["team.orders"]
@@ -50,7 +51,7 @@ def test_whatever_a_policy_matches_no_own_topic_is_a_source(given: dict[str, obj
     [
         "__consumer_offsets", "__transaction_state", "__", "tickover.policies", "tickover.quarantine",
         "tickover.g.ledger", "tickover.a.b.audit", "tickover.g.redrives", "tickover.g.redriven", "tickover.g.changes",
-        "tickover.g.schedules",
+        "tickover.g.schedules", "tickover.g.pauses",
     ],
 )  # fmt: skip
 def test_topics_of_kafka_and_of_other_groups_are_reserved(topic: str) -> None:

@@ -81,6 +81,7 @@ def test_a_broker_that_is_away_holds_up_no_schedule_but_those_that_need_it(clust
     here = FiringContext(
         store, LIMITS, lambda id: TransactionalSender(client, f"firing.{id}", TOPIC), lambda: True,
         lambda: {"healthy": 1, "struck": 1}, now_ms, lambda *_: None, in_background, lambda _: None,
+        lambda _: False,
     )  # fmt: skip
     firing = Firing(here)
     begun_ms = store.put(schedule(name="healthy", cron="* * * * * *"), "healthy", 0, "me").since_ms

@@ -19,6 +19,7 @@ from policies.headers import ERROR_CLASS, ERROR_MESSAGE, ID, TARGET
 from sidecar.ledger.block import Entries
 from sidecar.lookup.query import row_of
 from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.pause import Pausable, Pause, PauseKind
 from sidecar.model.record import Headers, Outcome, TopicPartition
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Selection, When
@@ -119,6 +120,7 @@ def full_world() -> Iterator[World]:
         api.letters.add("tickover.quarantine", aside, key=secrets["key"], value=secrets["value"])
         given = schedule(name="tick", cron="0 9 * * *", target="push", **CONTENT)
         api.schedules.store.put(given, "reminders", 0, "me")
+        api.pauses.store.put(Pausable(PauseKind.TARGET, "push"), Pause("a release", "me", NOW_MS))
         yield api
 
 
@@ -254,6 +256,9 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     ),
     "POST /v1/messages/{id}/fire": (Call(prepare=obeyed({CONTROL: Outcome.EMITTED}, {CONTROL: OFFSET})),),
     "GET /v1/overview": (Call(),),
+    "GET /v1/pauses": (Call(),),
+    "DELETE /v1/pauses/{kind}/{name}": (Call({"kind": "target", "name": "push"}),),
+    "PUT /v1/pauses/{kind}/{name}": (Call({"kind": "schedule", "name": "tick"}, body={"reason": "a release"}),),
     "GET /v1/policies": (Call(),),
     "POST /v1/policies/explain": (Call(body={"record": {"topic": "reminders", "partition": 0, **ASKED}}),),
     "DELETE /v1/policies/{name}": (Call(POLICY, headers=ANY_VERSION),),
@@ -290,6 +295,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/settings": (Call(),),
     "GET /v1/stats": (Call(),),
     "GET /v1/whoami": (Call(),),
+    "GET /v1/targets": (Call(),),
 }
 
 

@@ -23,6 +23,7 @@ from sidecar.operations.schedules.writing import Tenure
 from sidecar.service.metrics import Recorder
 from sidecar.service.operations import schedules as assembly
 from sidecar.settings.settings import Settings
+from tests.unit.pause_world import MemoryPauses
 from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 
 pytestmark = pytest.mark.slow
@@ -372,7 +373,9 @@ def firing_over(
         time=time,
     )
     monkeypatch.setattr(assembly, "TransactionalSender", lambda client, id, topic: world.pen(id))
-    return assembly.firing_of(Settings(group="g"), {}, world.store, machinery, consumed, recorder or Recorder())
+    client: dict[str, Any] = {}
+    given = (client, world.store, MemoryPauses().store)
+    return assembly.firing_of(Settings(group="g"), given, machinery, consumed, recorder or Recorder())
 
 
 def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(

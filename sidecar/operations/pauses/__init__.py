@@ -1,0 +1,1 @@
+"""Pauses of policies, sources, targets and schedules: their topic, which all replicas read."""
