@@ -1,0 +1,1 @@
+"""Contracts of `sidecar/operations/pauses`."""
