@@ -48,8 +48,8 @@ def paused_document(paused: Pausable, pause: Pause) -> Row:
 
 def paused_by(row: Row, pauses: Pauses) -> Row | None:
     """The pause that a held record waits for once it is due, of its target or its policy; None: there is none."""
-    target = Pausable(PauseKind.TARGET, row["target"])
-    policy = Pausable(PauseKind.POLICY, (row["policy"] or "").rpartition("@")[0])
+    target = Pausable(PauseKind.TARGET, row.get("target") or "")
+    policy = Pausable(PauseKind.POLICY, (row.get("policy") or "").rpartition("@")[0])
     return next((paused_document(one, pauses[one]) for one in (target, policy) if one in pauses), None)
 
 
