@@ -52,6 +52,7 @@ _BODIES = (
     policies.RollbackRequest,
     schedules.Rewind,
     explain.ExplainRequest,
+    dead_letters.GroupWords,
     redrives.NewRedrive,
     redrives.CanaryRequest,
     actions.Reschedule,
