@@ -37,6 +37,7 @@ DONE: Final[dict[str, str]] = {
     "schedule-written": "Saved.",
     "schedule-run": "Sent: this is the message.",
     "schedule-deleted": "Deleted. What is written ahead of its time still fires.",
+    "approved": "Approved: it may be run.",
 }
 
 

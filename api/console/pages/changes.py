@@ -111,6 +111,13 @@ async def run(page: Page) -> Response:
     return page.go(path_of("/changes/{id}", id=id))
 
 
+async def approve(page: Page) -> Response:
+    """Let somebody else's plan be run."""
+    id = page.form.get("id", "")
+    await page.rest.post(path_of(f"{CHANGE}/approve", id=id))
+    return page.go(path_of("/changes/{id}", id=id), "approved")
+
+
 async def abort(page: Page) -> Response:
     """Ask for its end."""
     id = page.form.get("id", "")
@@ -136,6 +143,7 @@ SCREENS: Final = (
     action("/changes/new", select_ids),
     action("/changes/plan", plan),
     action("/changes/run", run),
+    action("/changes/approve", approve),
     action("/changes/abort", abort),
     screen("/changes/{id}", one),
     screen("/changes/{id}/receipts.csv", receipts),

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from api.access.auth import Role
+from api.console.page import ROOT
 from sidecar.lookup.query import row_of
 from sidecar.model.record import Headers, TopicPartition
 from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
@@ -223,7 +224,7 @@ def test_who_only_reads_sees_no_action_and_is_refused_each(browser: Browser) -> 
             assert "cust-1" not in page.content()
             csrf = page.locator("input[name=csrf]").first.input_value()
             for path in ("/act/fire", "/act/cancel", "/act/reschedule", "/send", "/send/many", "/changes/plan"):
-                form: dict[str, str | float | bool] = {
+                form: dict[str, Any] = {
                     "csrf": csrf,
                     "id": "invoice/2",
                     "target": "push",
@@ -234,4 +235,20 @@ def test_who_only_reads_sees_no_action_and_is_refused_each(browser: Browser) -> 
                 assert answer.status == 403, path
             assert page.request.get(f"{url}/ui/messages?key_prefix=c").status == 403
             assert api.sender.sent == []
+            console.close()
+
+
+def test_a_change_that_somebody_else_must_approve_says_so_and_is_run_then(browser: Browser) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        api = World(tokens=tokens(directory), console=OPTIONS._replace(authenticates=True), approval="other")
+        change_world(api)
+        with served(api) as url:
+            console = Console(url, browser)
+            author = console.open("/changes/new?action=cancel&source=a", token=token_of(Role.WRITE))
+            author.click("text=Count them")
+            author.wait_for_selector("text=Somebody else has to approve it")
+            assert author.locator(f"form[action$='{ROOT}/changes/run']").count() == 0
+            other = console.open(author.url.removeprefix(f"{url}/ui"), token=token_of(Role.ADMIN))
+            other.click("main >> text=Approve")
+            other.wait_for_selector("text=Cancel 8 …")
             console.close()
