@@ -11,8 +11,7 @@ from policies.table import PolicyTable
 from sidecar.conditions.attribution import Recorded
 from sidecar.doctor.facts import Examined
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.condition import Subject
-from sidecar.model.pause import Pausable, Pause
+from sidecar.model.condition import Pausable, Pause, Subject
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.bulk.changes import Changes

@@ -20,7 +20,7 @@ from api.ports import Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
 from api.routes.timeline import paused_document
 from api.sources import refuse_unless_source
-from sidecar.model.pause import Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.stats import TargetFlow
 from sidecar.model.times import with_times
 from sidecar.operations.pauses.store import PAUSES_MAX, PausesUnavailable, TooManyPauses

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
-from sidecar.model.pause import Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
 from sidecar.model.record import Outcome, Place
 from sidecar.model.times import with_times
 

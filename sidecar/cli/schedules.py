@@ -20,7 +20,7 @@ from sidecar.cli.output import (
     show_result,
 )
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given
-from sidecar.model.pause import PauseKind
+from sidecar.model.condition import PauseKind
 from sidecar.operations.schedules.schedule import Schedule, schedule_document
 
 SCHEDULE: Final = NamedResource("schedule", "schedules", Schedule, schedule_document, whole="?payload=true")

@@ -10,8 +10,7 @@ from sidecar.engine.assignment import Assignment
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, Subject
-from sidecar.model.pause import PauseKind
+from sidecar.model.condition import WAIT_MIN_MS, Condition, Kind, PauseKind, Subject
 
 PAUSED: Final = {
     PauseKind.TARGET: Kind.TARGET_PAUSED,

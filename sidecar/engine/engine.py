@@ -32,7 +32,7 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.model.pause import NO_PAUSES, PauseKind, Pauses, in_force
+from sidecar.model.condition import NO_PAUSES, PauseKind, Pauses, in_force
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.stats import Stats
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from sidecar.model.condition import Condition
-from sidecar.model.pause import Pausable
+from sidecar.model.condition import Condition, Pausable
 
 LATENESS_BOUNDS_MS = (1, 2, 4, 8, 15, 25, 40, 60, 100, 250, 500, 1_000, 2_500, 5_000, 15_000, 60_000, 300_000)
 

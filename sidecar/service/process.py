@@ -207,8 +207,7 @@ class Process:
         self._reader, self._pauses = ask_brokers(partial(open_pauses, settings, client))
         self._stack.callback(self._pauses.stop)
         self._front.reason = "its parts are being started"
-        timekeeper = Timekeeper()
-        policies = Policies(self.store.table, self.store.table_at)
+        timekeeper, policies = Timekeeper(), Policies(self.store.table, self.store.table_at)
         rebuild = RedisRebuildStore(overflow.client, settings.group, self._signing)
         storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
         self.machinery = build(settings, Brokers(client, admin), storage, ledger, policies, timekeeper)

@@ -1,5 +1,5 @@
-"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules, pauses; and of
-traces.
+"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules, pauses; what is
+recorded of it; traces.
 """
 
 from typing import Literal
@@ -117,6 +117,18 @@ class PausesSettings(Section):
     """Pauses of policies, sources, targets and schedules."""
 
     topic: TopicOrDefault = Field(default="", description="Topic of the pauses; empty: tickover.<group>.pauses")
+
+
+class AuditSettings(Section):
+    """The topic that says who did what over REST."""
+
+    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.audit")
+    retention_ms: Milliseconds = Field(
+        default=365 * 86_400_000,
+        ge=3_600_000,
+        alias="retention",
+        description="How long it is kept when it is created, at least 1h",
+    )
 
 
 class OtelSettings(Section):

@@ -17,6 +17,7 @@ from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.settings.api import ApiSettings
 from sidecar.settings.loading import ConfigError, explain, gather, nest
 from sidecar.settings.operations import (
+    AuditSettings,
     ChangesSettings,
     DeadLettersSettings,
     OtelSettings,
@@ -102,18 +103,6 @@ class QuarantineSettings(Section):
     """Where records go that cannot be decided."""
 
     topic: Topic = Field(default="tickover.quarantine", description="The quarantine topic")
-
-
-class AuditSettings(Section):
-    """The topic that says who did what over REST."""
-
-    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.audit")
-    retention_ms: Milliseconds = Field(
-        default=365 * DAY_MS,
-        ge=3_600_000,
-        alias="retention",
-        description="How long it is kept when it is created, at least 1h",
-    )
 
 
 class WheelSettings(Section):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from sidecar.model.pause import Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
 from sidecar.model.record import Headers
 from tests.simulation.workload import QUARANTINE, SOURCES
 

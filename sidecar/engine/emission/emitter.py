@@ -23,8 +23,8 @@ from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.exits import given_up, no_target, quarantined
 from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import PendingRecord, earliest
+from sidecar.model.condition import Pausable
 from sidecar.model.header_codec import emission_headers, quarantine_headers
-from sidecar.model.pause import Pausable
 from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, due_of
 from sidecar.model.reserved_topics import RESERVED
 

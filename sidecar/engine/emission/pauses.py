@@ -17,7 +17,7 @@ from typing import Final
 
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.model.pause import Pausable, PauseKind
+from sidecar.model.condition import Pausable, PauseKind
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sidecar.kafka.topic_follower import Apply, LogUnavailable
-from sidecar.model.pause import NO_PAUSES, Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import NO_PAUSES, Pausable, Pause, PauseKind, Pauses
 
 SCHEMA: Final = 1
 PAUSES_MAX: Final = 1_000

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from sidecar.kafka.background import in_background
 from sidecar.kafka.topic_follower import TopicFollower, TopicReader
-from sidecar.model.pause import PauseKind
+from sidecar.model.condition import PauseKind
 from sidecar.model.record import TopicPartition
 from sidecar.operations.jobs.transactional_sender import TransactionalSender
 from sidecar.operations.pauses.store import PauseStore

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.model.pause import Pausable, PauseKind
+from sidecar.model.condition import Pausable, PauseKind
 from sidecar.model.stats import TargetFlow
 from tests.unit.api_world import NOW_MS
 from tests.unit.cli.test_cli_rest import Terminal, tickover

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.model.pause import Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.operations.pauses.store import PauseStore
 from sidecar.service.kafka_start import open_pauses
 from sidecar.settings.settings import Settings

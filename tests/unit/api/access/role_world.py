@@ -19,7 +19,7 @@ from policies.headers import ERROR_CLASS, ERROR_MESSAGE, ID, TARGET
 from sidecar.ledger.block import Entries
 from sidecar.lookup.query import row_of
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.pause import Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import Headers, Outcome, TopicPartition
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Selection, When

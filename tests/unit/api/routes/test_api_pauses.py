@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.lookup.query import row_of
-from sidecar.model.pause import Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import TopicPartition
 from sidecar.model.stats import TargetFlow
 from sidecar.operations.pauses import store

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.emission.pauses import PauseGate
-from sidecar.model.condition import Condition, Kind, Subject
-from sidecar.model.pause import Pausable, Pause, PauseKind, Pauses, in_force
+from sidecar.model.condition import Condition, Kind, Pausable, Pause, PauseKind, Pauses, Subject, in_force
 from sidecar.model.record import Headers
 from tests.simulation.replica import INTAKE_BATCH
 from tests.unit.engine.emission.test_rate_limit import at_rest, rules

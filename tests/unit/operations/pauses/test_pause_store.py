@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sidecar.model.pause import Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
 from sidecar.operations.pauses.store import PausesUnavailable
 from tests.unit.pause_world import MemoryPauses
 
