@@ -115,11 +115,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what is promoted isn't counted": Mutant(
         "engine/partition/partition.py", "                self.quota.found(fresh)", "                pass"
     ),
-    "what waits for its rate isn't paused": Mutant(
-        "engine/emission/emitter.py",
-        "in self.gate.take_out(self.pauses.holds):",
-        "in ():",
-    ),
     "what is resumed is forgotten": Mutant(
         "engine/emission/pauses.py",
         "if queue.count or one in self.since_ms}",
@@ -127,9 +122,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "what waits for a pause stays when its partition goes": Mutant(
         "engine/emission/queues.py", "        yield self.pauses.drop(lanes)\n", ""
-    ),
-    "of a paused source reading goes on": Mutant(
-        "engine/engine.py", " or parts.assignment.is_source_paused(lane)\n", "\n"
     ),
     "the cursor passes what is only on its way": Mutant(
         "engine/partition/partition.py",
