@@ -302,6 +302,78 @@ class Occurrences(_Answer):
     items: list[OccurrenceShown]
 
 
+class RunShown(_Answer):
+    """An occurrence that was written, and when."""
+
+    at: int
+    at_utc: str | None
+    local: str
+    written: int
+    written_utc: str | None
+    id: str
+
+
+class RunsMissed(_Answer):
+    """Occurrences that nobody was there to write: how many of them were made up for."""
+
+    after: int
+    through: int
+    count: int
+    made_up: int
+    noticed: int
+
+
+class LastRuns(_Answer):
+    """The last occurrences, the newest first, and what was missed."""
+
+    items: list[RunShown]
+    missed: list[RunsMissed]
+
+
+class AuditRecord(_Answer):
+    """Who did what, and how it ended; `actor` is null where nobody was let in."""
+
+    time: int
+    actor: str | None
+    action: str | None
+    outcome: str
+    status: int | None
+    position: Place
+
+
+class AuditPage(_Answer):
+    """Records, the newest first; `remaining` are still to be read."""
+
+    items: list[AuditRecord]
+    next: str | None
+    scanned: int
+    remaining: int
+
+
+class SentAgain(_Answer):
+    """A quarantined record that went to its source again."""
+
+    position: str
+    source: str
+    due: int
+    due_utc: str | None
+    target: str
+    policy: str
+    plan: str
+
+
+class GroupStanding(_Answer):
+    """Where people stand with a group of failures, and who said so."""
+
+    topic: str
+    fingerprint: str
+    state: str
+    note: str | None
+    said_by: str
+    said: int
+    said_utc: str | None
+
+
 class Liveness(_Answer):
     """It lives, or starts."""
 
@@ -404,6 +476,14 @@ ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "put_schedule": ScheduleShown,
     "rewind_schedule": ScheduleShown,
     "list_occurrences": Occurrences,
+    "list_schedule_runs": LastRuns,
+    "list_audit": AuditPage,
+    "list_quarantine": DeadLetterPage,
+    "get_quarantined": DeadLetterShown,
+    "send_quarantined": SentAgain,
+    "put_dead_letter_group": GroupStanding,
+    "approve_change": ChangeShown,
+    "approve_redrive": RedriveShown,
     "get_liveness": Liveness,
     "get_readiness": Readiness,
     "get_stats": StatsShown,

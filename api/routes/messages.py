@@ -100,7 +100,9 @@ class BatchOut(BaseModel):
     "/v1/messages",
     status_code=202,
     responses={202: {"model": AcceptedOut}},
-    **described("Send a delayed message", NewMessage, *REFUSALS, headers={202: ["Idempotency-Replayed"]}),
+    **described(
+        "Send a delayed message", NewMessage, *REFUSALS, headers={202: ["Idempotency-Replayed"], 409: ["Retry-After"]}
+    ),
 )
 async def send_message(
     caller: Writer,
@@ -135,6 +137,7 @@ async def send_message(
     **described(
         "Send delayed messages", NewMessages, "invalid-idempotency-key", "idempotency-key-reused",
         "request-in-progress", "idempotency-unavailable",
+        headers={200: ["Idempotency-Replayed"], 409: ["Retry-After"]},
     ),
 )  # fmt: skip
 async def send_messages(

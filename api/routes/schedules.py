@@ -204,7 +204,13 @@ async def list_schedule_runs(caller: Reader, ports: GivenPorts, name: str) -> Re
     "/v1/schedules/{name}/run",
     status_code=202,
     responses={202: {"model": messages.AcceptedOut}},
-    **described("Run a schedule now", None, *UNKNOWN, *RUN_REFUSALS, headers={202: ["Idempotency-Replayed"]}),
+    **described(
+        "Run a schedule now",
+        None,
+        *UNKNOWN,
+        *RUN_REFUSALS,
+        headers={202: ["Idempotency-Replayed"], 409: ["Retry-After"]},
+    ),
 )
 async def run_schedule(
     caller: Writer, ports: GivenPorts, trail: GivenTrail, name: str, idempotency_key: Annotated[str, Header()]
