@@ -21,7 +21,12 @@ STARTS: Final = ("planned", "canaried", "stopped")
 FILTERS: Final = ("reason", "fingerprint", "error_class", "policy", "since", "until")
 NUMBERS: Final = ("since", "until", "rate", "stop_share")
 TEXTS: Final = ("target", "ramp", "watch")
-DONE.update(planned="Planned. Nothing has been sent.", begun="Begun.", ended="Its end was asked for.")
+DONE.update(
+    planned="Planned. Nothing has been sent.",
+    begun="Begun.",
+    ended="Its end was asked for.",
+    approved="Approved: it may begin.",
+)
 
 
 async def redrives(page: Page) -> Response:
@@ -60,7 +65,7 @@ async def redrive(page: Page) -> Response:
     state = told["state"]
     return page.show(
         "redrive.html", plan=told, steps=STEPS, step=STEP_OF[state], kind=KIND_OF.get(state, ""), left=_left(told),
-        is_active=state in ACTIVE, starts=state in STARTS and _left(told) > 0, canary=min(CANARY, _left(told)),
+        is_active=state in ACTIVE, starts=_may_start(told), canary=min(CANARY, _left(told)),
         may_abort=state in (*ACTIVE, *STARTS) and state != "aborting", command=_command(page, told),
     )  # fmt: skip
 
@@ -77,6 +82,11 @@ async def run(page: Page) -> Response:
     if page.form.get("count", "").strip() != str(left):
         raise Refused(f"Type {left} to go on: so many letters are left.")
     return await _go_on(page, "run", None)
+
+
+async def approve(page: Page) -> Response:
+    """Let it begin, as somebody other than who planned it."""
+    return await _go_on(page, "approve", None, "approved")
 
 
 async def abort(page: Page) -> Response:
@@ -100,6 +110,10 @@ def _left(told: Mapping[str, Any]) -> int:
     passed: int = sum(told["skipped"].values()) - sum(told["planned"]["skipped"].values())
     counted: int = told["planned"]["letters"]
     return max(counted - int(told["sent"]) - int(told["discarded"]) - max(passed, 0), 0)
+
+
+def _may_start(told: Mapping[str, Any]) -> bool:
+    return told["state"] in STARTS and _left(told) > 0 and not told["waits_for"]
 
 
 def _command(page: Page, told: Mapping[str, Any]) -> str:
@@ -130,5 +144,6 @@ SCREENS: Final = (
     screen("/redrives/{id}", redrive),
     action("/redrives/{id}/canary", canary),
     action("/redrives/{id}/run", run),
+    action("/redrives/{id}/approve", approve),
     action("/redrives/{id}/abort", abort),
 )

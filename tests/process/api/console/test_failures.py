@@ -239,21 +239,53 @@ def test_hostile_letters_are_only_text(console: Console, api: World) -> None:
 
 
 @pytest.fixture
-def guarded() -> Iterator[httpx.Client]:
-    """A client of a console that wants tokens."""
+def waiting() -> Iterator[World]:
+    """An API that wants tokens, and another person for each plan."""
     with tempfile.TemporaryDirectory() as directory:
-        world = World(tokens=tokens(directory), console=OPTIONS._replace(authenticates=True))
+        console = OPTIONS._replace(authenticates=True)
+        world = World(tokens=tokens(directory), console=console, approval="other")
         fill(world)
-        with served(world) as url, httpx.Client(base_url=url) as client:
-            yield client
+        yield world
+
+
+@pytest.fixture
+def guarded(waiting: World) -> Iterator[httpx.Client]:
+    """A client of its console."""
+    with served(waiting) as url, httpx.Client(base_url=url) as client:
+        yield client
+
+
+def csrf(text: str) -> str:
+    return text.partition('name="csrf" value="')[2].partition('"')[0]
+
+
+def log_in(client: httpx.Client, role: Role) -> None:
+    client.cookies.clear()
+    form = {"csrf": csrf(client.get("/ui/log-in").text), "token": token_of(role), "next": ""}
+    assert client.post("/ui/log-in", data=form).status_code == 303
+
+
+def test_a_plan_that_waits_for_another_person_is_approved_by_one(guarded: httpx.Client, waiting: World) -> None:
+    log_in(guarded, Role.WRITE)
+    own = csrf(guarded.get("/ui/redrives/new").text)
+    form = {"csrf": own, "topic": "orders-dlq", "reason": "expired"}
+    place = guarded.post("/ui/redrives", data=form).headers["location"].partition("?")[0]
+    page = guarded.get(place).text
+    assert "approval by somebody other than write" in page
+    assert (">Approve<" in page, "these first" in page) == (False, False)
+    assert guarded.post(f"{place}/approve", data={"csrf": own}).status_code == 403, "not by its author"
+    log_in(guarded, Role.ADMIN)
+    page = guarded.get(place).text
+    assert ">Approve<" in page
+    assert guarded.post(f"{place}/approve", data={"csrf": csrf(page)}).status_code == 303
+    page = guarded.get(place).text
+    assert ("Approved by admin" in page, "these first" in page) == (True, True)
+    [redrive] = waiting.redriving.plans.redrives.values()
+    assert redrive.approved_by == "admin"
 
 
 def test_who_may_only_read_sees_no_action_and_can_do_none(guarded: httpx.Client) -> None:
-    def csrf(text: str) -> str:
-        return text.partition('name="csrf" value="')[2].partition('"')[0]
-
-    form = {"csrf": csrf(guarded.get("/ui/log-in").text), "token": token_of(Role.READ), "next": ""}
-    assert guarded.post("/ui/log-in", data=form).status_code == 303
+    log_in(guarded, Role.READ)
     own = ""
     for path in ("/ui/failures", "/ui/dead-letters", "/ui/dead-letters/orders-dlq/0/0", "/ui/redrives"):
         answer = guarded.get(path)
