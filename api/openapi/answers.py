@@ -7,29 +7,35 @@ Times are epoch milliseconds, and `*_utc` the same in RFC 3339; both null: there
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
+
+from api.openapi.answer import Answer, Place
+from api.openapi.process_answers import (
+    AuditPage,
+    CallerShown,
+    Findings,
+    GroupStanding,
+    LastRuns,
+    Liveness,
+    Occurrences,
+    PauseShown,
+    Readiness,
+    SchedulePage,
+    ScheduleShown,
+    SentAgain,
+    SettingsShown,
+    StatsShown,
+)
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class Place(_Answer):
-    """Where a record lies in its topic."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-class MissingPartition(_Answer):
+class MissingPartition(Answer):
     """A partition that could not be asked."""
 
     topic: str
     partition: int
 
 
-class PolicyShown(_Answer):
+class PolicyShown(Answer):
     """A policy, as it was written; see `Policy`."""
 
     name: str
@@ -43,14 +49,14 @@ class ListedPolicy(PolicyShown):
     managed_by: str
 
 
-class PolicyPage(_Answer):
+class PolicyPage(Answer):
     """Policies by name."""
 
     items: list[ListedPolicy]
     next: str | None
 
 
-class PolicyVersion(_Answer):
+class PolicyVersion(Answer):
     """A version of a policy; without a policy it is a deletion."""
 
     version: int
@@ -61,24 +67,24 @@ class PolicyVersion(_Answer):
     policy: PolicyShown | None
 
 
-class PolicyVersionPage(_Answer):
+class PolicyVersionPage(Answer):
     """Versions, oldest first."""
 
     items: list[PolicyVersion]
     next: str | None
 
 
-class JsonSchema(_Answer):
+class JsonSchema(Answer):
     """A JSON Schema (2020-12)."""
 
 
-class ExplainedDecision(_Answer):
+class ExplainedDecision(Answer):
     """Decision for a record: `hold`, `act`, `dead` or `quarantine`; each kind has fields of its own."""
 
     kind: str
 
 
-class ExplainedAttempt(_Answer):
+class ExplainedAttempt(Answer):
     """A delivery: when it is due at the earliest and the latest; `delay_*` are milliseconds after the one before."""
 
     attempt: int | None
@@ -90,7 +96,7 @@ class ExplainedAttempt(_Answer):
     due_max_utc: str | None
 
 
-class ExplanationShown(_Answer):
+class ExplanationShown(Answer):
     """Decision for a record, and the whole schedule of its attempts."""
 
     decision: ExplainedDecision
@@ -101,7 +107,7 @@ class ExplanationShown(_Answer):
     truncated: bool
 
 
-class TimelineEvent(_Answer):
+class TimelineEvent(Answer):
     """A line of a timeline."""
 
     event: str
@@ -109,7 +115,7 @@ class TimelineEvent(_Answer):
     time_utc: str | None
 
 
-class MessageShown(_Answer):
+class MessageShown(Answer):
     """A message, held or settled, and its way."""
 
     id: str | None
@@ -127,7 +133,7 @@ class MessageShown(_Answer):
     missing: list[MissingPartition]
 
 
-class DueMinute(_Answer):
+class DueMinute(Answer):
     """How many are due within a minute."""
 
     minute: int
@@ -135,7 +141,7 @@ class DueMinute(_Answer):
     held: int
 
 
-class Forecast(_Answer):
+class Forecast(Answer):
     """How many are due in each minute, before and later."""
 
     items: list[DueMinute]
@@ -145,7 +151,7 @@ class Forecast(_Answer):
     missing: list[MissingPartition]
 
 
-class DeadLetterShown(_Answer):
+class DeadLetterShown(Answer):
     """A dead letter."""
 
     position: str
@@ -164,7 +170,7 @@ class DeadLetterShown(_Answer):
     target: str | None
 
 
-class DeadLetterPage(_Answer):
+class DeadLetterPage(Answer):
     """Letters in order of topic, partition and offset."""
 
     items: list[DeadLetterShown]
@@ -173,7 +179,7 @@ class DeadLetterPage(_Answer):
     remaining: int
 
 
-class DeadLetterGroup(_Answer):
+class DeadLetterGroup(Answer):
     """Letters that failed alike."""
 
     topic: str
@@ -185,7 +191,7 @@ class DeadLetterGroup(_Answer):
     open: int
 
 
-class DeadLetterGroupPage(_Answer):
+class DeadLetterGroupPage(Answer):
     """Groups of the piece that one page reads."""
 
     items: list[DeadLetterGroup]
@@ -194,7 +200,7 @@ class DeadLetterGroupPage(_Answer):
     remaining: int
 
 
-class JobShown(_Answer):
+class JobShown(Answer):
     """A redrive or a change, and how far it has come."""
 
     id: str
@@ -218,7 +224,7 @@ class RedriveShown(JobShown):
     failed_again: int
 
 
-class RedrivePage(_Answer):
+class RedrivePage(Answer):
     """Redrives, the newest first."""
 
     items: list[RedriveShown]
@@ -234,14 +240,14 @@ class ChangeShown(JobShown):
     remaining: int
 
 
-class ChangePage(_Answer):
+class ChangePage(Answer):
     """Changes, the newest first."""
 
     items: list[ChangeShown]
     next: str | None
 
 
-class ChangeReceipt(_Answer):
+class ChangeReceipt(Answer):
     """Outcome of one message of a change."""
 
     id: str
@@ -250,202 +256,13 @@ class ChangeReceipt(_Answer):
     outcome: str
 
 
-class ChangeReceiptPage(_Answer):
+class ChangeReceiptPage(Answer):
     """Receipts in the order of the changes."""
 
     items: list[ChangeReceipt]
     next: str | None
 
 
-class ScheduleShown(_Answer):
-    """A schedule; its payload only where it was asked for."""
-
-    name: str
-    cron: str
-    time_zone: str
-    target: str
-
-
-class ListedSchedule(_Answer):
-    """A schedule of the list. One that can't be read here may have a name alone."""
-
-    name: str
-    source: str | None
-    version: int
-    state: str
-    problem: str | None
-    written_up_to: int | None
-    written_up_to_utc: str | None
-    next: int | None
-    next_utc: str | None
-
-
-class SchedulePage(_Answer):
-    """Schedules by name."""
-
-    items: list[ListedSchedule]
-    next: str | None
-
-
-class OccurrenceShown(_Answer):
-    """A coming occurrence, and the id of its message."""
-
-    at: int
-    at_utc: str | None
-    local: str
-    id: str
-
-
-class Occurrences(_Answer):
-    """Coming occurrences."""
-
-    items: list[OccurrenceShown]
-
-
-class RunShown(_Answer):
-    """An occurrence that was written, and when."""
-
-    at: int
-    at_utc: str | None
-    local: str
-    written: int
-    written_utc: str | None
-    id: str
-
-
-class RunsMissed(_Answer):
-    """Occurrences that nobody was there to write: how many of them were made up for."""
-
-    after: int
-    through: int
-    count: int
-    made_up: int
-    noticed: int
-
-
-class LastRuns(_Answer):
-    """The last occurrences, the newest first, and what was missed."""
-
-    items: list[RunShown]
-    missed: list[RunsMissed]
-
-
-class AuditRecord(_Answer):
-    """Who did what, and how it ended; `actor` is null where nobody was let in."""
-
-    time: int
-    actor: str | None
-    action: str | None
-    outcome: str
-    status: int | None
-    position: Place
-
-
-class AuditPage(_Answer):
-    """Records, the newest first; `remaining` are still to be read."""
-
-    items: list[AuditRecord]
-    next: str | None
-    scanned: int
-    remaining: int
-
-
-class SentAgain(_Answer):
-    """A quarantined record that went to its source again."""
-
-    position: str
-    source: str
-    due: int
-    due_utc: str | None
-    target: str
-    policy: str
-    plan: str
-
-
-class GroupStanding(_Answer):
-    """Where people stand with a group of failures, and who said so."""
-
-    topic: str
-    fingerprint: str
-    state: str
-    note: str | None
-    said_by: str
-    said: int
-    said_utc: str | None
-
-
-class Liveness(_Answer):
-    """It lives, or starts."""
-
-    status: str
-
-
-class Readiness(_Answer):
-    """It is ready; what may be wrong all the same."""
-
-    status: str
-    warnings: list[str]
-
-
-class StatsShown(_Answer):
-    """Figures of one process."""
-
-    replica: str
-    topics: dict[str, dict[str, Any]]
-    lateness_ms: dict[str, float]
-    targets: dict[str, dict[str, Any]]
-    suspended: list[str]
-    early: int
-    oldest_overdue_ms: int
-    next_due: int | None
-    next_due_utc: str | None
-    problems: list[str]
-
-
-class CallerShown(_Answer):
-    """Who calls, and the calls that the role allows."""
-
-    name: str
-    role: str
-    is_anonymous: bool
-    may: list[str]
-
-
-class SettingShown(_Answer):
-    """A setting in force."""
-
-    setting: str
-    value: Any
-    default: Any
-    meaning: str
-
-
-class SettingsShown(_Answer):
-    """Settings in force."""
-
-    items: list[SettingShown]
-
-
-class FindingShown(_Answer):
-    """Something that is wrong around the process, and how to mend it."""
-
-    severity: str
-    part: str
-    what: str
-    fix: str | None
-
-
-class Findings(_Answer):
-    """What is wrong around the process."""
-
-    at: int
-    at_utc: str | None
-    errors: int
-    warnings: int
-    items: list[FindingShown]
-
-
-# By operation; for all answers of 2xx that have a body.
 ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "explain_record": ExplanationShown,
     "list_policies": PolicyPage,
@@ -478,6 +295,7 @@ ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "list_occurrences": Occurrences,
     "list_schedule_runs": LastRuns,
     "list_audit": AuditPage,
+    "put_pause": PauseShown,
     "list_quarantine": DeadLetterPage,
     "get_quarantined": DeadLetterShown,
     "send_quarantined": SentAgain,

@@ -67,7 +67,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 ALWAYS: Final = "X-Request-Id"
 OF_REFUSALS: Final[Mapping[int, Sequence[str]]] = {
-    401: ("WWW-Authenticate",), 412: ("ETag",), 429: ("Retry-After",), 503: ("Retry-After",),
+    401: ("WWW-Authenticate",), 409: ("Retry-After",), 412: ("ETag",), 429: ("Retry-After",), 503: ("Retry-After",),
 }  # fmt: skip
 PARAMETERS: Final[Mapping[str, str]] = {
     "cursor": "`next` of the page before; left out: the first page",

@@ -100,9 +100,7 @@ class BatchOut(BaseModel):
     "/v1/messages",
     status_code=202,
     responses={202: {"model": AcceptedOut}},
-    **described(
-        "Send a delayed message", NewMessage, *REFUSALS, headers={202: ["Idempotency-Replayed"], 409: ["Retry-After"]}
-    ),
+    **described("Send a delayed message", NewMessage, *REFUSALS, headers={202: ["Idempotency-Replayed"]}),
 )
 async def send_message(
     caller: Writer,
@@ -137,7 +135,7 @@ async def send_message(
     **described(
         "Send delayed messages", NewMessages, "invalid-idempotency-key", "idempotency-key-reused",
         "request-in-progress", "idempotency-unavailable",
-        headers={200: ["Idempotency-Replayed"], 409: ["Retry-After"]},
+        headers={200: ["Idempotency-Replayed"]},
     ),
 )  # fmt: skip
 async def send_messages(

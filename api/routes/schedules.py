@@ -32,7 +32,6 @@ from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, zone
 from sidecar.operations.schedules.schedule import (
-    COUNTED_MAX,
     Base64,
     Content,
     Entry,
@@ -45,7 +44,7 @@ from sidecar.operations.schedules.schedule import (
     occurrence_id,
     schedule_document,
 )
-from sidecar.operations.schedules.schedule_book import Known, Unread, unread_refused
+from sidecar.operations.schedules.schedule_book import Known, Unread, runs_document, unread_refused
 
 SCHEDULED: Final = PauseKind.SCHEDULE
 NEXT_DEFAULT: Final = 5
@@ -171,46 +170,14 @@ async def list_schedule_runs(caller: Reader, ports: GivenPorts, name: str) -> Re
     of it is looked up. `missed`: what nobody was there to write, of `count` occurrences, and how many were `made_up`.
     """
     entry, known = _current(ports, name), ports.schedules.get(name)
-    there = zone(entry.schedule.time_zone)
-    runs = [
-        {
-            "at": run.at_ms,
-            "local": datetime.fromtimestamp(run.at_ms // 1_000, there).isoformat(),
-            "written": run.written_ms,
-            "id": occurrence_id(name, run.at_ms),
-        }
-        for run in reversed(known.progress.runs)
-    ]
-    missed = [
-        {
-            "after": one.after_ms,
-            "through": one.through_ms,
-            "count": one.number,
-            "is_whole": one.number < COUNTED_MAX,
-            "made_up": one.made_up,
-            "noticed": one.noticed_ms,
-        }
-        for one in reversed(known.progress.missed)
-    ]
-    return json_response(
-        {
-            "items": [with_times(run, "at", "written") for run in runs],
-            "missed": [with_times(one, "after", "through", "noticed") for one in missed],
-        }
-    )
+    return json_response(runs_document(entry.schedule, known.progress))
 
 
 @router.post(
     "/v1/schedules/{name}/run",
     status_code=202,
     responses={202: {"model": messages.AcceptedOut}},
-    **described(
-        "Run a schedule now",
-        None,
-        *UNKNOWN,
-        *RUN_REFUSALS,
-        headers={202: ["Idempotency-Replayed"], 409: ["Retry-After"]},
-    ),
+    **described("Run a schedule now", None, *UNKNOWN, *RUN_REFUSALS, headers={202: ["Idempotency-Replayed"]}),
 )
 async def run_schedule(
     caller: Writer, ports: GivenPorts, trail: GivenTrail, name: str, idempotency_key: Annotated[str, Header()]

@@ -27,7 +27,7 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         suite="property/operations/schedules/test_cron.py",
     ),
     "a bulk change takes a partition as far as it is read": Mutant(
-        "lookup/group.py",
+        "lookup/meeting.py",
         "if read.get(lane, -1) < end}",
         "if lane not in read}",
         suite="unit/operations/bulk/test_change_partitions.py",

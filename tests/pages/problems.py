@@ -46,6 +46,7 @@ OF_ROUTER: Final = {"not-found": 404, "method-not-allowed": 405}
 REASON: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 # Where the words aren't beside the type: those of a record that is refused, or that pass through a name.
 UNSAID: Final[dict[str, list[str]]] = {
+    "not_retryable": ["The policy gives up on the class of its error."],
     "attempts_exhausted": ["The message has no attempt left."],
     "expired": ["The message would expire before it is due."],
     "method_not_allowed": ["… is not allowed here."],

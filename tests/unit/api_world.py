@@ -443,7 +443,7 @@ def refuse_undescribed_headers(api: World, method: str, response: httpx.Response
 
 @cache
 def shapes() -> dict[str, Validator]:
-    """What the description says of the answers of 2xx, by method, path and status."""
+    """Words of the description for the answers of 2xx, by method, path and status."""
     document = World().app.openapi()
     resolved = {"$id": "urn:api", "components": document["components"]}
     registry = Registry().with_resource("urn:api", Resource.from_contents(resolved, DRAFT202012))

@@ -14,7 +14,7 @@ KINDS: Final = {"ok": "ok", "warning": "warn", "error": "bad"}
 
 
 async def audit(page: Page) -> Response:
-    """Who did what, refusals included, the newest first."""
+    """Records of the audit topic, refusals included, the newest first."""
     asked = page.asked(*FILTERS)
     told = await page.get("/v1/audit", **asked, limit=50, cursor=page.query("cursor"))
     return page.show(

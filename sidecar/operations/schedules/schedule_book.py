@@ -24,15 +24,19 @@ with the reason, and neither fired nor changed here.
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.faults.words import words_of
+from sidecar.model.times import with_times
 from sidecar.model.version import VERSION
 from sidecar.operations.schedules import claim
 from sidecar.operations.schedules.claim import Claim
+from sidecar.operations.schedules.cron import zone
 from sidecar.operations.schedules.schedule import (
+    COUNTED_MAX,
     TIME_MAX_MS,
     Entry,
     MissedRuns,
@@ -40,6 +44,7 @@ from sidecar.operations.schedules.schedule import (
     Run,
     Schedule,
     ScheduleRefused,
+    occurrence_id,
     schedule_document,
 )
 
@@ -296,3 +301,32 @@ def progress_record(name: str, progress: Progress) -> tuple[bytes, bytes]:
 
 def _json(document: Mapping[str, object]) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def runs_document(schedule: Schedule, progress: Progress) -> dict[str, Any]:
+    """Last runs of a schedule as REST shows them, and what was missed; the newest first."""
+    there = zone(schedule.time_zone)
+    runs = [
+        {
+            "at": run.at_ms,
+            "local": datetime.fromtimestamp(run.at_ms // 1_000, there).isoformat(),
+            "written": run.written_ms,
+            "id": occurrence_id(schedule.name, run.at_ms),
+        }
+        for run in reversed(progress.runs)
+    ]
+    missed = [
+        {
+            "after": one.after_ms,
+            "through": one.through_ms,
+            "count": one.number,
+            "is_whole": one.number < COUNTED_MAX,
+            "made_up": one.made_up,
+            "noticed": one.noticed_ms,
+        }
+        for one in reversed(progress.missed)
+    ]
+    return {
+        "items": [with_times(run, "at", "written") for run in runs],
+        "missed": [with_times(one, "after", "through", "noticed") for one in missed],
+    }

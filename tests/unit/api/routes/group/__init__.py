@@ -1,0 +1,1 @@
+"""Routes about all processes of the group."""
