@@ -32,6 +32,7 @@ from api.console.pages import (
     schedules,
     search,
     send,
+    targets,
 )
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
@@ -40,6 +41,7 @@ SCREENS: Final[Sequence[Screen]] = (
     *overview.SCREENS,
     *forecast.SCREENS,
     *search.SCREENS,
+    *targets.SCREENS,
     *quarantine.SCREENS,
     *about.SCREENS,
     *failures.SCREENS,

@@ -26,6 +26,8 @@ ROLES: Final = ("read", "write", "admin")
 
 # What an action says when its page is back: the address has the key, never the words.
 DONE: Final[dict[str, str]] = {
+    "paused": "Paused. Every replica holds to it within 2 s.",
+    "resumed": "Resumed.",
     "fired": "Fired: it is emitted now.",
     "cancelled": "Cancelled: it will not be emitted.",
     "rescheduled": "Rescheduled.",

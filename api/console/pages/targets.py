@@ -1,0 +1,45 @@
+"""Targets and what keeps messages from them; and everything that is paused: policies, sources, targets, schedules."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from api.console.page import Page, action, screen
+from api.console.rest import path_of
+
+LIMIT: Final = 100
+PAUSE: Final = "/v1/pauses/{kind}/{name}"
+KINDS: Final = ("target", "policy", "source", "schedule")
+
+
+async def targets(page: Page) -> Response:
+    """All of them, and above them what is paused."""
+    listed = await page.get("/v1/targets", limit=LIMIT, cursor=page.query("cursor"))
+    paused = await page.get("/v1/pauses", limit=LIMIT)
+    return page.show(
+        "targets.html", items=listed["items"], next=listed["next"], replica=listed["replica"],
+        pauses=paused["items"], more=paused["next"] is not None, kinds=KINDS,
+    )  # fmt: skip
+
+
+async def pause(page: Page) -> Response:
+    """Pause something, until somebody resumes it or until a time."""
+    path = path_of(PAUSE, kind=page.form.get("kind", ""), name=page.form.get("name", "").strip())
+    until = page.form.get("until", "").strip()
+    body = {"reason": page.form.get("reason", ""), **({"until": until} if until else {})}
+    await page.rest.call("PUT", path, None, body)
+    return page.go("/targets", "paused")
+
+
+async def resume(page: Page) -> Response:
+    """Let it go on."""
+    path = path_of(PAUSE, kind=page.form.get("kind", ""), name=page.form.get("name", ""))
+    await page.rest.call("DELETE", path)
+    return page.go("/targets", "resumed")
+
+
+SCREENS: Final = (
+    screen("/targets", targets),
+    action("/targets/pause", pause, "admin"),
+    action("/targets/resume", resume, "admin"),
+)

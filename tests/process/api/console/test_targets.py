@@ -1,0 +1,73 @@
+"""The screen of targets: what is paused, by whom and why; pausing and resuming to their effect; and hostile names."""
+
+import pytest
+from playwright.sync_api import Browser
+
+from api.access.auth import Role
+from sidecar.model.condition import Pausable, Pause, PauseKind
+from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
+from tests.unit.api.access.role_world import token_of, tokens
+from tests.unit.api_world import NOW_MS, REMINDERS, World
+
+HOSTILE = "<script>document.title='taken'</script>"
+PUSH = Pausable(PauseKind.TARGET, "push")
+
+
+@pytest.fixture
+def full(api: World) -> World:
+    api.add({**REMINDERS, "target": {"topic": "push"}})
+    api.sender.topics["push"] = 1
+    return api
+
+
+def test_it_looks_as_it_should(full: World, console: Console) -> None:
+    full.pauses.store.put(PUSH, Pause("the gateway is moved", "ann", NOW_MS - 60_000, -1))
+    look_at(console, "/targets", "targets")
+
+
+def test_somebody_pauses_a_target_and_resumes_it(full: World, console: Console) -> None:
+    page = console.open("/targets")
+    assert "Nothing is paused." in page.inner_text("main")
+    page.select_option("select[name=kind]", "target")
+    page.fill("input[name=name]", "push")
+    page.fill("input[name=reason]", "the gateway is moved")
+    page.click("button:text('Pause')")
+    page.wait_for_selector("text=push is paused by anonymous: the gateway is moved")
+    assert full.pauses.store.alive()[PUSH].reason == "the gateway is moved"
+    page.click("button:text('Resume')")
+    page.wait_for_selector("text=Nothing is paused.")
+    assert full.pauses.store.alive() == {}
+    assert console.problems == []
+
+
+def test_what_does_not_exist_is_said_and_pauses_nothing(full: World, console: Console) -> None:
+    page = console.open("/targets")
+    page.fill("input[name=name]", "<img src=x>")
+    page.fill("input[name=reason]", HOSTILE)
+    page.click("button:text('Pause')")
+    page.wait_for_selector("text=does not exist")
+    assert full.pauses.store.alive() == {}
+
+
+def test_hostile_words_are_only_words(full: World, console: Console) -> None:
+    full.pauses.store.put(PUSH, Pause(HOSTILE, HOSTILE, NOW_MS, -1))
+    page = console.open("/targets")
+    assert HOSTILE in page.inner_text("main")
+    assert page.title().startswith("Targets")
+    assert console.problems == []
+
+
+def test_who_may_not_pause_sees_no_button_and_is_refused(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    api = World(tokens=tokens(str(tmp_path_factory.mktemp("tokens"))), console=OPTIONS._replace(authenticates=True))
+    with served(api) as url:
+        console = Console(url, browser)
+        page = console.open("/targets", token=token_of(Role.WRITE))
+        assert page.locator("button:text('Pause')").count() == 0
+        csrf = page.locator("input[name=csrf]").first.input_value()
+        form: dict[str, str | float | bool] = {"csrf": csrf, "kind": "target", "name": "push", "reason": "r"}
+        answer = page.request.post(f"{url}/ui/targets/pause", form=form, headers={"Origin": url})
+        assert answer.status == 403
+        assert api.pauses.store.alive() == {}
+        console.close()
