@@ -82,10 +82,6 @@ class AuditRecord(Answer):
     """A record of the audit: who did what, and how it ended; `actor` is null where nobody was let in."""
 
     time: int
-    actor: str | None
-    action: str | None
-    outcome: str
-    status: int | None
     position: str
 
 
@@ -99,13 +95,13 @@ class AuditPage(Answer):
 
 
 class SentAgain(Answer):
-    """A quarantined record that went to its source again."""
+    """A quarantined record that went to its source again; a control record has neither due time nor target."""
 
     position: str
     source: str
-    due: int
+    due: int | None
     due_utc: str | None
-    target: str
+    target: str | None
     policy: str
     plan: str
 

@@ -120,7 +120,7 @@ def _late_of(told: Told) -> Late:
     """Facts of the message. `until_ms` of a held one is not known here."""
     document, last = told
     lane = TopicPartition(document["source"], document["position"]["partition"])
-    is_retry, policy = bool(document["attempt"]), document["policy"] or ""
+    is_retry, policy = bool(document["attempt"]), document.get("policy") or ""
     if last is None:
         was_far = document["tier"] == OVERFLOW or any(one["event"] == OVERFLOW for one in document.get("timeline", ()))
         known_far = was_far or None  # one in the wheel may have come from there, and the ledger forgotten that

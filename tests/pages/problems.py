@@ -46,6 +46,8 @@ OF_ROUTER: Final = {"not-found": 404, "method-not-allowed": 405}
 REASON: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 # Where the words aren't beside the type: those of a record that is refused, or that pass through a name.
 UNSAID: Final[dict[str, list[str]]] = {
+    "already_sent": ["The record was sent again already, by hand or by a redrive: …."],
+    "too_many_groups": ["So many groups have a state or a note that no more are kept."],
     "not_retryable": ["The policy gives up on the class of its error."],
     "attempts_exhausted": ["The message has no attempt left."],
     "expired": ["The message would expire before it is due."],

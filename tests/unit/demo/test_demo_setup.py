@@ -8,7 +8,7 @@ from sidecar.settings.settings import Settings
 
 def test_no_topic_of_the_users_is_the_demos() -> None:
     """Topics of the demo are deleted at its end."""
-    sections = ("ledger", "audit", "redrive", "changes", "schedules", "policies", "quarantine")
+    sections = ("ledger", "audit", "redrive", "changes", "schedules", "pauses", "policies", "quarantine")
     named = {name: {"topic": f"company-{name}"} for name in sections}
     named["redrive"]["redriven_topic"] = "company-redriven"
     given = Settings.model_validate(named)

@@ -49,6 +49,7 @@ HEALTHY = {
     "tickover.tickover.schedules": TopicFacts(
         1, 3, {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
     ),
+    "tickover.tickover.pauses": TopicFacts(1, 3, {"cleanup.policy": "compact"}),
     "reminders": TopicFacts(12, 3, {**FOREVER, "max.message.bytes": "1048588"}),
     "orders-retry": TopicFacts(6, 3, {"retention.ms": "604800000", "max.message.bytes": "1048588"}),
     "orders": TopicFacts(6, 3, {"max.message.bytes": "1048588"}),
@@ -138,7 +139,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
         if name.startswith("tickover.tickover.") or name in ("tickover.policies", "tickover.quarantine")
     }
     fixes = [finding.fix for finding in judge(own, Settings(ledger={"replication_factor": 2}))]
-    assert len(fixes) == len(own) == 8
+    assert len(fixes) == len(own) == 9
     assert all("--replication-factor 2" in fix for fix in fixes)
 
 
