@@ -24,7 +24,7 @@ BACKOFF_FACTOR: Final = 2
 BACKOFF_MAX_MS: Final = 4_000
 GIVE_UP_ON: Final = "*.ValidationError"
 # Sections whose topic has the demo's own name, whatever is set: the demo's topics are deleted at the end.
-NAMED_BY_GROUP: Final = ("ledger", "audit", "redrive", "changes", "schedules")
+NAMED_BY_GROUP: Final = ("ledger", "audit", "redrive", "changes", "schedules", "pauses")
 
 POLICIES: Final = """\
 name: {prefix}reminders

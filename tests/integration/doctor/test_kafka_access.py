@@ -140,6 +140,8 @@ def test_operators_need_no_other_rights_and_each_of_them_is_used(by_password: Gu
     made = sidecar.call("PUT", "/v1/schedules/tick", json=schedule, headers={"If-None-Match": "*"})
     assert made.status_code == 201, made.text
     by_password.emitted(4)
+    assert sidecar.call("PUT", "/v1/pauses/schedule/tick", json={"reason": "enough"}).status_code == 200
+    wait_until(lambda: bool(sidecar.call("GET", "/v1/audit").json().get("items")), otherwise=sidecar.last_words)
     assert errors(examine(by_password.settings())) == []
     assert sidecar.stop() == 0
     assert "uthorization" not in sidecar.log.read_text()
