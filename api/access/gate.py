@@ -199,13 +199,20 @@ def _refuse_foreign_pages(request: Request) -> None:
     say so: in Sec-Fetch-Site, and, older ones or by plain HTTP, in Origin for all but GET.
     """
     is_link = request.method in ("GET", "HEAD") and request.url.path in OPENED_BY_LINKS
-    if not is_link and request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE:
+    if (not is_link and is_led_here(request)) or has_foreign_origin(request):
         raise Problem(403, "origin-not-allowed", "The API answers no other site's pages.")
+
+
+def is_led_here(request: Request) -> bool:
+    """Whether the browser says that another site has led to this request, by a link or otherwise."""
+    return request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE
+
+
+def has_foreign_origin(request: Request) -> bool:
+    """Whether a page of another origin has sent this. Either scheme is ours: something in front may speak TLS for us."""
     origin = request.headers.get("origin")
-    # Something in front may speak TLS for us, so either scheme is ours.
     own = [f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")]
-    if origin is not None and origin.lower() not in own:
-        raise Problem(403, "origin-not-allowed", "The API answers no other site's pages.")
+    return origin is not None and origin.lower() not in own
 
 
 def _is_meant(request: Request) -> bool:

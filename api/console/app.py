@@ -5,7 +5,6 @@ becomes a page that says why.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from starlette.applications import Starlette
@@ -36,6 +35,7 @@ from api.console.pages import (
 )
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
+from api.console.words import now_ms
 
 SCREENS: Final[Sequence[Screen]] = (
     *overview.SCREENS,
@@ -90,11 +90,11 @@ class Console:
                 await self._enter(page, screen)
                 answer = await screen.show(page)
             except Refused as refused:
-                answer = page.show("refused.html", 403, title="Not done", detail=str(refused))
+                answer = _refused(page, 403, "Not done", str(refused))
             except Refusal as refusal:
                 if refusal.status == 401:
                     return self._to_log_in(request)
-                answer = self._told(page, refusal)
+                answer = _refused(page, refusal.status, str(refusal.problem.get("title") or "Not done"), refusal.detail)
             return self._kept(page, answer)
 
         return show
@@ -109,14 +109,14 @@ class Console:
                     await self._take_form(page)
                 answer = await show(page)
             except Refused as refused:
-                answer = page.show("refused.html", 403, title="Not done", detail=str(refused))
+                answer = _refused(page, 403, "Not done", str(refused))
             return self._kept(page, answer)
 
         return guarded
 
     def _page(self, request: Request) -> Page | None:
         """The page of a session that goes on; None: log in first."""
-        now_s = Page(request, self._options, Rest(self._api, request, ""), Session("", "", 0, 0)).now_ms // 1_000
+        now_s = now_ms() // 1_000
         session = Session.of_cookie(request.cookies.get(self._cookie, ""))
         if session is not None and session.is_over(now_s, self._options.idle_s, self._options.longest_s):
             session = None
@@ -131,9 +131,7 @@ class Console:
         return self._page_of(request, session)
 
     def _nobodys(self, request: Request) -> Page:
-        page = self._page_of(request, Session.begin("", 0))
-        page.session = replace(page.session, begun_s=page.now_ms // 1_000, seen_s=page.now_ms // 1_000)
-        return page
+        return self._page_of(request, Session.begin("", now_ms() // 1_000))
 
     def _page_of(self, request: Request, session: Session) -> Page:
         below = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
@@ -175,15 +173,15 @@ class Console:
         there = page.path + (f"?{request.url.query}" if request.url.query else "") if request.method == "GET" else ""
         return RedirectResponse(page.location("/log-in", next=there), 303)
 
-    def _told(self, page: Page, refusal: Refusal) -> Response:
-        title = str(refusal.problem.get("title") or "Not done")
-        return page.show("refused.html", refusal.status, title=title, detail=refusal.detail)
-
     async def _not_there(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         page = self._page(request) or self._nobodys(request)
-        answer = page.show("refused.html", error.status_code, title="Not there", detail="There is no such page.")
-        return self._kept(page, answer)
+        return self._kept(page, _refused(page, error.status_code, "Not there", "There is no such page."))
+
+
+def _refused(page: Page, status: int, title: str, detail: str) -> Response:
+    """A page that says why something was not done."""
+    return page.show("refused.html", status, title=title, detail=detail)
 
 
 def install(api: Starlette, options: ConsoleOptions) -> None:

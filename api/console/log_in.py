@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from api.access.gate import has_foreign_origin, is_led_here
 from api.console.page import ROOT, Page, Refused, SignOn, cookie_name
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
@@ -20,7 +21,6 @@ BEGUN_COOKIE: Final = "tickover-sign-on"
 BEGUN_S: Final = 600
 STATE_BYTES: Final = 24
 VERIFIER_BYTES: Final = 48
-OWN_SITE: Final = ("same-origin", "none")
 
 
 async def form(page: Page) -> Response:
@@ -129,17 +129,13 @@ def is_own(given: str, page: Page) -> bool:
 
 def refuse_foreign(page: Page) -> None:
     """A form that another site has sent. Raises `Refused`."""
-    request = page.request
-    host = request.headers.get("host", "").lower()
-    origin = request.headers.get("origin", "").lower()
-    is_foreign = origin not in ("", f"http://{host}", f"https://{host}")
-    if is_foreign or request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE:
+    if is_led_here(page.request) or has_foreign_origin(page.request):
         raise Refused("The console takes no form of another site.")
 
 
 def is_from_elsewhere(request: Request) -> bool:
     """A link of another site has led here, so the browser has kept the session's cookie back."""
-    return request.method == "GET" and request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE
+    return request.method == "GET" and is_led_here(request)
 
 
 def again(page: Page) -> Response:

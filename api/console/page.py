@@ -25,7 +25,7 @@ FIELDS_MAX: Final = 20_000  # of a form: a page of messages, selected
 ROLES: Final = ("read", "write", "admin")
 
 # What an action says when its page is back: the address has the key, never the words.
-DONE: Final[dict[str, str]] = {
+DONE: Final[Mapping[str, str]] = {
     "paused": "Paused. Every replica holds to it within 2 s.",
     "resumed": "Resumed.",
     "fired": "Fired: it is emitted now.",
@@ -39,7 +39,12 @@ DONE: Final[dict[str, str]] = {
     "schedule-written": "Saved.",
     "schedule-run": "Sent: this is the message.",
     "schedule-deleted": "Deleted. What is written ahead of its time still fires.",
-    "approved": "Approved: it may be run.",
+    "approved": "Approved: it may begin.",
+    "planned": "Planned. Nothing has been sent.",
+    "begun": "Begun.",
+    "ended": "Its end was asked for.",
+    "sent": "The record was sent to its source, where it is decided anew.",
+    "said": "Written down; every replica shows it.",
 }
 
 
@@ -99,7 +104,8 @@ class Page:
 
     def may(self, role: str) -> bool:
         """Whether the viewer has the role `read`, `write` or `admin`."""
-        return ROLES.index(role) < ROLES.index(self.who["role"]) + 1 if self.who.get("role") in ROLES else False
+        has = self.who.get("role")
+        return has in ROLES and ROLES.index(role) <= ROLES.index(has)
 
     @property
     def zone(self) -> ZoneInfo:
@@ -124,6 +130,16 @@ class Page:
             return await self.rest.get(path, **query), ""
         except Refusal as refusal:
             return default, refusal.detail
+
+    async def collect(self, path: str, most: int, **query: object) -> list[dict[str, Any]]:
+        """Items of a list, page after page, until there are `most` or no more. Raises `Refusal`."""
+        items: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None and len(items) < most:
+            found = await self.rest.get(path, **query, cursor=cursor)
+            items += found["items"]
+            cursor = found["next"]
+        return items[:most]
 
     # --- the answer -------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from sidecar.cli import (
     dead_letters,
     doctor,
     group,
+    pauses,
     policies,
     schedules,
 )
@@ -33,8 +34,8 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dead_letters.redrive_app, name="redrive")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(schedules.app, name="schedules")
-app.add_typer(schedules.pauses_app, name="pauses")
-app.add_typer(schedules.targets_app, name="targets")
+app.add_typer(pauses.app, name="pauses")
+app.add_typer(pauses.targets_app, name="targets")
 app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")
 app.command()(process.whoami)

@@ -128,12 +128,7 @@ async def abort(page: Page) -> Response:
 async def receipts(page: Page) -> Response:
     """All receipts as CSV, as far as one file goes."""
     id = page.request.path_params["id"]
-    rows: list[Mapping[str, Any]] = []
-    cursor: str | None = ""
-    while cursor is not None and len(rows) < RECEIPTS_MAX:
-        found = await page.get(path_of(f"{CHANGE}/receipts", id=id), limit=RECEIPTS_PAGE, cursor=cursor)
-        rows += found["items"]
-        cursor = found["next"]
+    rows = await page.collect(path_of(f"{CHANGE}/receipts", id=id), RECEIPTS_MAX, limit=RECEIPTS_PAGE)
     return csv_response(f"receipts-{id}.csv", COLUMNS, rows)
 
 

@@ -4,14 +4,13 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import DONE, Page, Refused, action, screen
+from api.console.page import Page, Refused, action, screen
 from api.console.rest import path_of
 from sidecar.operations.dead_letters.groups import added_up
 
 PAGES_MAX: Final = 5  # of the API that one page of the console reads
 STATES: Final = {"new": "warn", "known": "", "resolved": "ok", "back_again": "bad"}
 FILTERS: Final = ("topic", "reason", "error_class", "policy")
-DONE.update(said="Written down; every replica shows it.")
 
 
 async def failures(page: Page) -> Response:

@@ -73,14 +73,8 @@ async def _at_place(page: Page) -> Response:
 
 async def export(page: Page) -> Response:
     """The list as CSV, as far as one file goes."""
-    rows: list[Mapping[str, Any]] = []
-    cursor: str | None = ""
-    while cursor is not None and len(rows) < EXPORTED_MAX:
-        asked = {**page.asked(*FILTERS), "limit": EXPORT_PAGE, "cursor": cursor}
-        found = await page.get("/v1/messages", **asked)
-        rows += found["items"]
-        cursor = found["next"]
-    return csv_response("messages.csv", COLUMNS, ({**row, **row["position"]} for row in rows[:EXPORTED_MAX]))
+    rows = await page.collect("/v1/messages", EXPORTED_MAX, **page.asked(*FILTERS), limit=EXPORT_PAGE)
+    return csv_response("messages.csv", COLUMNS, ({**row, **row["position"]} for row in rows))
 
 
 async def one(page: Page) -> Response:

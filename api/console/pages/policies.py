@@ -8,9 +8,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from api.console.page import Page, action, screen
-from api.console.pages.rules import POLICY, as_text, at, delete, save, written
+from api.console.pages.rules import POLICY, at, delete, save, written
 from api.console.rest import Refusal, path_of
-from policies.topic.difference import difference
+from policies.topic.difference import difference, text_of
 
 LIMIT: Final = 100
 VERSIONS_MAX: Final = 500
@@ -42,7 +42,7 @@ async def policy(page: Page) -> Response:
         lines = difference(versions[before]["policy"], versions[after]["policy"])
     return page.show(
         "policy.html", name=name, versions=sorted(versions.values(), key=lambda one: -one["version"]),
-        now=versions[last], text=as_text(versions[last]["policy"]), before=before, after=after, lines=lines,
+        now=versions[last], text=text_of(versions[last]["policy"]), before=before, after=after, lines=lines,
     )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ async def edit(page: Page) -> Response:
     name, etag, text = page.query("name"), "", NEW
     if name:
         answer = await page.rest.call("GET", at(POLICY, name))
-        etag, text = answer.headers["etag"], as_text(answer.document)
+        etag, text = answer.headers["etag"], text_of(answer.document)
     return await _editor(page, text, etag, name)
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import DONE, Page, Refused, action, screen
+from api.console.page import Page, Refused, action, screen
 from api.console.rest import Refusal, path_of
 
 FILTERS: Final = ("reason", "fingerprint", "policy", "since", "until", "open")
@@ -13,8 +13,6 @@ ONE: Final = "/v1/quarantine/{partition}/{offset}"
 HEADERS_MAX: Final = 10  # that a form has room for
 HEADERS_ASKED: Final = 2  # where nothing was written yet
 CHANGED: Final = "yes"
-
-DONE["sent"] = "The record was sent to its source, where it is decided anew."
 
 
 async def quarantine(page: Page) -> Response:

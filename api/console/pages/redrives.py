@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import DONE, Page, Refused, action, screen
+from api.console.page import Page, Refused, action, screen
 from api.console.rest import path_of
 
 LIMIT: Final = 50
@@ -21,12 +21,6 @@ STARTS: Final = ("planned", "canaried", "stopped")
 FILTERS: Final = ("reason", "fingerprint", "error_class", "policy", "since", "until")
 NUMBERS: Final = ("since", "until", "rate", "stop_share")
 TEXTS: Final = ("target", "ramp", "watch")
-DONE.update(
-    planned="Planned. Nothing has been sent.",
-    begun="Begun.",
-    ended="Its end was asked for.",
-    approved="Approved: it may begin.",
-)
 
 
 async def redrives(page: Page) -> Response:

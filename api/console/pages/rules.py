@@ -10,7 +10,6 @@ from api.console.rest import Answer, path_of
 from policies.errors import PolicyFileError
 from policies.file import parse_items
 from policies.model import Policy, policy_document
-from policies.topic.difference import text_of
 from sidecar.operations.schedules.schedule import Schedule, schedule_document
 
 
@@ -60,8 +59,3 @@ async def delete(page: Page, rule: Rule, name: str) -> Answer:
 def at(rule: Rule, name: str) -> str:
     """Where REST has the one of this name."""
     return path_of(f"/v1{rule.path}/{{name}}", name=name)
-
-
-def as_text(document: Mapping[str, Any] | None) -> str:
-    """YAML for an editor."""
-    return text_of(document)

@@ -6,8 +6,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from api.console.page import Page, action, screen
-from api.console.pages.rules import SCHEDULE, as_text, at, delete, save, written
+from api.console.pages.rules import SCHEDULE, at, delete, save, written
 from api.console.rest import Refusal, path_of
+from policies.topic.difference import text_of
 
 LIMIT: Final = 100
 NEXT: Final = 5
@@ -50,7 +51,7 @@ async def edit(page: Page) -> Response:
         file = "change it with its file and `tickover schedules apply`"
         detail = f"Parts of it are masked ({hidden}), and would be lost: {file}."
         return page.show("refused.html", 409, title="Not here", detail=detail)
-    return _editor(page, as_text(answer.document), answer.headers["etag"], name)
+    return _editor(page, text_of(answer.document), answer.headers["etag"], name)
 
 
 async def store(page: Page) -> Response:
