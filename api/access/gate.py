@@ -209,7 +209,7 @@ def is_led_here(request: Request) -> bool:
 
 
 def has_foreign_origin(request: Request) -> bool:
-    """Whether a page of another origin has sent this. Either scheme is ours: something in front may speak TLS for us."""
+    """Whether a page of another origin has sent this. Something in front may speak TLS, so either scheme is ours."""
     origin = request.headers.get("origin")
     own = [f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")]
     return origin is not None and origin.lower() not in own

@@ -16,23 +16,9 @@ from starlette.types import ASGIApp
 
 from api.console import log_in, static
 from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
-from api.console.pages import (
-    about,
-    changes,
-    failures,
-    forecast,
-    letters,
-    messages,
-    overview,
-    parts,
-    policies,
-    quarantine,
-    redrives,
-    schedules,
-    search,
-    send,
-    targets,
-)
+from api.console.pages import about, changes, forecast, messages, overview, parts, search, send, targets
+from api.console.pages.failures import groups, letters, quarantine, redrives
+from api.console.pages.rules import policies, schedules
 from api.console.rest import Refusal, Rest
 from api.console.session import Session
 from api.console.words import now_ms
@@ -44,7 +30,7 @@ SCREENS: Final[Sequence[Screen]] = (
     *targets.SCREENS,
     *quarantine.SCREENS,
     *about.SCREENS,
-    *failures.SCREENS,
+    *groups.SCREENS,
     *letters.SCREENS,
     *redrives.SCREENS,
     *messages.SCREENS,

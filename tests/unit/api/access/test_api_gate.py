@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 EVERYBODY = {
     **dict.fromkeys(("/livez", "/readyz"), "prober"),
-    **dict.fromkeys(("/openapi.json", "/docs", "/docs/redoc.js", "/"), "visitor"),
+    **dict.fromkeys(("/openapi.json", "/docs", "/docs/redoc.js", "/", "/problems/{name}"), "visitor"),
 }
 
 
@@ -56,7 +56,7 @@ def test_what_changes_something_needs_more_than_reading() -> None:
 
 
 def test_an_idempotency_key_is_honoured_or_refused() -> None:
-    honouring = {("POST", "/v1/messages"), ("POST", "/v1/messages:batch")}
+    honouring = {("POST", "/v1/messages"), ("POST", "/v1/messages:batch"), ("POST", "/v1/schedules/{name}/run")}
     acting = [one for one in declared() if one[0] not in ("GET", "HEAD") and one not in honouring]
     assert ("POST", "/v1/redrives/{id}/canary") in acting
     with world() as api:
@@ -232,9 +232,10 @@ HOSTS = "10.1.2.3:9092/7: Connect to ipv4#10.1.2.3:9092 failed (kafka-7.shop.int
 )
 def test_hosts_are_named_to_known_callers_only(stats: dict[str, Any], tmp_path: Path) -> None:
     path, given = tokens_file(tmp_path / "tokens.yaml")
+    named = {"X-Request-Id": "asked-twice"}
     with world(tokens=load_tokens(path)) as api:
         api.change_stats(**stats)
-        full = api.call("GET", "/readyz", headers=bearer(given[Role.READ]))
+        full = api.call("GET", "/readyz", headers={**bearer(given[Role.READ]), **named})
         assert full.status_code == (200 if "warnings" in stats else 503)
         for headers in ({}, bearer("wrong"), {"authorization": "Basic eDp5"}):
             for _ in range(200):  # probes are never too often
@@ -247,7 +248,7 @@ def test_hosts_are_named_to_known_callers_only(stats: dict[str, Any], tmp_path: 
     assert "partitions_recovering" in stats or "kafka-7.shop.internal" in full.text
     with world() as api:
         api.change_stats(**stats)
-        assert api.call("GET", "/readyz").json() == full.json()
+        assert api.call("GET", "/readyz", headers=named).json() == full.json()
 
 
 def test_with_a_token_no_other_header_is_needed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from api.console.page import Page, action, screen
-from api.console.pages.rules import POLICY, at, delete, save, written
+from api.console.pages.rules.editing import POLICY, at, delete, save, written
 from api.console.rest import Refusal, path_of
 from policies.topic.difference import difference, text_of
 

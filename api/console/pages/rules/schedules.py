@@ -6,7 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from api.console.page import Page, action, screen
-from api.console.pages.rules import SCHEDULE, at, delete, save, written
+from api.console.pages.rules.editing import SCHEDULE, at, delete, save, written
 from api.console.rest import Refusal, path_of
 from policies.topic.difference import text_of
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 
 from api.console.page import Page, Refused, action, screen
-from api.console.pages.redrives import begin
+from api.console.pages.failures.redrives import begin
 from api.console.rest import path_of
 from api.console.words import pretty
 from policies.headers import CONTROL_PREFIX, INSTRUCTIONS

@@ -1,0 +1,1 @@
+"""Screens of what failed: groups, dead letters, redrives, the quarantine."""

@@ -1,0 +1,1 @@
+"""Screens of what people write: policies and schedules."""
