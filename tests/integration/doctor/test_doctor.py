@@ -90,6 +90,7 @@ def test_topics_as_they_should_be(place: Place, kafka: Kafka) -> None:
     kafka.create_topic(place.settings.redrive_topic, cleanup_policy="compact,delete")
     kafka.create_topic(place.settings.redriven_topic, cleanup_policy="compact")
     kafka.create_topic(place.settings.schedule_topic, cleanup_policy="compact", message_timestamp_type="LogAppendTime")
+    kafka.create_topic(place.settings.pause_topic, cleanup_policy="compact")
     kafka.create_topic(place.settings.changes_topic, 2, cleanup_policy="compact,delete")
     kafka.create_topic(place.source, 3, retention_ms=-1)
     kafka.create_topic(place.target, 3)
