@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 def supervise(settings: Settings, source: SettingsFile | None) -> int:
     """Run `settings.processes` processes until SIGTERM or SIGINT, or until one can't start; returns the exit status."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who started this may have ignored it: then no end is ever told
-    handlers = {number: signal.signal(number, _stop_starting) for number in ENDING}
+    stop_starting = StopStarting()
+    handlers = {number: signal.signal(number, stop_starting) for number in ENDING}
     with ExitStack() as stack:
         try:
             listening = listening_of(settings.api)
@@ -59,6 +60,8 @@ def supervise(settings: Settings, source: SettingsFile | None) -> int:
             gc.freeze()  # a collection would write to what all share
             # From now on signals wait until they are asked for: nothing is interrupted, and none is lost.
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            if stop_starting.is_asked:
+                raise KeyboardInterrupt
         except EXPECTED as error:
             log.critical("can't start", extra={"error": str(error) or type(error).__name__})
             return EXIT_FAILED
@@ -70,11 +73,21 @@ def supervise(settings: Settings, source: SettingsFile | None) -> int:
         return Supervisor(settings, source, sockets, services, directory).run()
 
 
-def _stop_starting(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Asked to stop while services start: what was started is stopped, and nobody interrupts that."""
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
+class StopStarting:
+    """Asked to stop while services start: what was started is stopped, and nobody interrupts that.
+
+    What it raises is lost where Python says no more of an exception than that it was ignored, in a finalizer that a
+    collection runs for instance: so whoever has started all looks at `is_asked`.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        self.is_asked = True
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
 
 
 def settings_for(settings: Settings, number: int, services: Services) -> Settings:

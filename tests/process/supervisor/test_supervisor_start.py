@@ -99,6 +99,40 @@ def test_a_signal_while_embedded_services_start_ends_them_in_order(
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the server has it as long as it lives
 
 
+# Python says of what a finalizer raises that it was ignored, and goes on.
+ASKED_IN_A_FINALIZER = """
+import gc, os, signal, sys
+from sidecar.service.embedded_services import Services
+from sidecar.settings.settings import Settings
+from sidecar.supervisor import supervisor
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def start_services(settings, progress):
+    Cycle()
+    return Services("127.0.0.1:1", "redis://127.0.0.1:1", None, None)
+
+gc.disable()
+supervisor.start_services = start_services
+sys.exit(supervisor.supervise(Settings(processes=2, api={"port": 0}), None))
+"""
+
+
+def test_a_signal_that_comes_while_garbage_is_collected_is_heard() -> None:
+    command = (sys.executable, "-c", ASKED_IN_A_FINALIZER)
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            _, stderr = process.communicate(timeout=START_S)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert "Cycle.__del__" in stderr, "the exception was not lost: this shows nothing"
+
+
 def test_processes_end_in_order_when_their_supervisor_is_gone(tmp_path: Path) -> None:
     process = launched(tmp_path, PROCESSES="2")
     wait_for_both(process)
