@@ -1,6 +1,7 @@
 """Chromium before the console of an API over fakes: pages, pictures, and what axe says of them."""
 
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,9 @@ PICTURES: Final = ROOT / "reports" / "console"
 SERIOUS: Final = ("serious", "critical")
 WIDE: Final = 1_440
 NARROW: Final = 360
+HEIGHT: Final = 900
+LONGEST_MS: Final = 60_000  # for what never comes; how fast it comes is not judged here
+FITS_MS: Final = 10_000
 FIRST_PAGE_BYTES_MAX: Final = 200_000
 
 
@@ -36,7 +40,7 @@ def chromium() -> str:
 @contextmanager
 def served(world: World) -> Iterator[str]:
     """Base URL of a world's API while it is served."""
-    config = uvicorn.Config(world.app, "127.0.0.1", 0, log_level="error", lifespan="off", ws="none")
+    config = uvicorn.Config(world.app, "127.0.0.1", 0, log_config=None, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="console")
     started = threading.Event()
@@ -72,12 +76,12 @@ class Console:
     ) -> Page:
         """A page of the console, in a browser of its own."""
         context = self.browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=script,
+            viewport={"width": width, "height": HEIGHT}, color_scheme=scheme, java_script_enabled=script,
             timezone_id="Europe/Berlin", reduced_motion="reduce",
         )  # fmt: skip
         self.contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(LONGEST_MS)
         page.on("console", lambda message: self._heard(message.type, message.text))
         page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
         page.on("request", self._asked)
@@ -106,29 +110,37 @@ class Console:
         self.received[request.url] = sizes["responseBodySize"] + sizes["responseHeadersSize"]
 
 
-def picture(page: Page, name: str) -> None:
-    """Keep how a page looks, in `reports/console`."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
-
-
 def look_at(console: Console, path: str, name: str, ready: Callable[[Page], object] = lambda _: None) -> None:
-    """A page in light and dark, wide and narrow: pictures, nothing serious of axe, nothing wider than its window, and
-    no error in the browser.
+    """A page in light and dark, wide and narrow: nothing serious of axe, nothing wider than its window, and no error in
+    the browser. With TICKOVER_TEST_PICTURES set, also a picture of each in `reports/console`.
     """
-    for scheme, width in (("light", WIDE), ("dark", WIDE), ("light", NARROW)):
-        page = console.open(path, width=width, scheme=scheme)
-        ready(page)
-        picture(page, f"{name}-{scheme}{'-narrow' if width == NARROW else ''}")
-        assert findings(page) == [], (scheme, width)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than {width}"
+    page = console.open(path)
+    ready(page)
+    assert findings(page) == [], "light"
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    assert findings(page, "color-contrast") == [], "dark"
+    page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=NARROW, timeout=FITS_MS)
+    if os.environ.get("TICKOVER_TEST_PICTURES"):
+        take_pictures(console, path, name, ready)
     assert console.problems == []
 
 
-def findings(page: Page) -> list[str]:
-    """Findings of axe that are serious or worse, in a line each."""
-    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    result: Mapping[str, Any] = json.loads(page.evaluate("axe.run().then(JSON.stringify)"))
+def take_pictures(console: Console, path: str, name: str, ready: Callable[[Page], object]) -> None:
+    """Keep how a page looks, each time loaded anew: what is drawn has the colours of then."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for scheme, width, suffix in (("light", WIDE, "light"), ("dark", WIDE, "dark"), ("light", NARROW, "light-narrow")):
+        page = console.open(path, width=width, scheme=scheme)
+        ready(page)
+        page.screenshot(path=PICTURES / f"{name}-{suffix}.png", full_page=True)
+
+
+def findings(page: Page, *rules: str) -> list[str]:
+    """Findings of axe that are serious or worse, in a line each: of these rules, or of all."""
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+    result: Mapping[str, Any] = json.loads(page.evaluate("o => axe.run(o).then(JSON.stringify)", options))
     return [
         f"{one['id']}: {node['target']} {node['failureSummary'][:200]}"
         for one in result["violations"]

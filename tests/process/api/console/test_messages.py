@@ -2,6 +2,7 @@
 
 import csv
 import tempfile
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from api.access.auth import Role
 from api.console.page import ROOT
 from sidecar.lookup.query import row_of
 from sidecar.model.record import Headers, TopicPartition
-from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
+from tests.process.api.console.browsing import LONGEST_MS, OPTIONS, Console, look_at, served
 from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import NOW_MS, REMINDERS, World
 from tests.unit.change_world import LANES, held
@@ -176,7 +177,9 @@ def test_a_count_that_is_not_the_plan_s_changes_nothing(api: World, console: Con
     change_world(api)
     page = console.open("/changes/new?action=cancel&source=a", script=False)
     page.click("text=Count them")
-    page.reload()
+    deadline_s = time.monotonic() + LONGEST_MS / 1_000
+    while page.locator("text=Cancel 8 …").count() == 0 and time.monotonic() < deadline_s:
+        page.reload()  # by hand, as there is no script that does
     page.click("text=Cancel 8 …")
     page.evaluate("document.querySelector('input[name=count]').removeAttribute('pattern')")
     page.fill("input[name=count]", "7")
