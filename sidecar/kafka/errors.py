@@ -69,6 +69,10 @@ _WORDS: Final = {
 }
 _ORIGINS: Final = ("Local: ", "Broker: ")  # before the client's own words: which side of it an error is of
 
+# Of a topic that brokers don't know, or a partition: theirs, or the client's own for what they said before.
+UNKNOWN_PLACE: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
 # Answers about a topic that mean: not there for us. Any other error is no answer.
 ABSENT: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}

@@ -22,7 +22,7 @@ from sidecar.kafka.client_settings import (
     source_log_settings,
     uncommitted_ledger_settings,
 )
-from sidecar.kafka.errors import words_of
+from sidecar.kafka.errors import UNKNOWN_PLACE, words_of
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import TopicPartition
@@ -33,6 +33,7 @@ READ_BATCH: Final = 1_000
 LEDGER_BATCH: Final = 500
 READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
 STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
+GONE_S: Final = 5.0  # for how long brokers say that they don't know the ledger before it is taken to be deleted
 GAP_MAX: Final = 10_000  # offsets: a jump costs as much as reading so many
 
 
@@ -148,6 +149,7 @@ class KafkaLedgerLog:
         self._topic = topic
         self._client = dict(client)
         self._consumer: Consumer | None = None
+        self._absent_since_s: float | None = None  # monotonic; since when the brokers have said so each time
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """(first offset still there, next offset to be written)."""
@@ -156,12 +158,8 @@ class KafkaLedgerLog:
                 ClientPartition(self._topic, partition), timeout=ANSWER_TIMEOUT_S
             )
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_gone():
-                raise LedgerError(f"the ledger topic {self._topic} is gone: it was deleted") from error
-            self._consumer = (
-                None  # it may believe for minutes what a starting broker said: the next try is with another
-            )
-            raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {words_of(error.args[0])}") from error
+            raise self._no_answer(error.args[0], f"{self._topic}/{partition}") from error
+        self._absent_since_s = None
         return low, high
 
     def _written_ends(self, partitions: Collection[int]) -> dict[int, int]:
@@ -176,12 +174,26 @@ class KafkaLedgerLog:
                 for partition, place in places.items()
             }
         except KafkaException as error:
-            raise LedgerUnavailable(f"no answer about the end of {self._topic}: {words_of(error.args[0])}") from error
+            raise self._no_answer(error.args[0], f"the end of {self._topic}") from error
         finally:
             anyone.close()
 
-    def _is_gone(self) -> bool:
-        """True when the brokers say so; their silence means nothing."""
+    def _no_answer(self, error: KafkaError, about: str) -> LedgerError | LedgerUnavailable:
+        """What to raise: the topic is gone when brokers have said so for GONE_S. One that starts says it for a moment of
+        a topic that it hosts; of their silence nothing follows.
+        """
+        if error.code() in UNKNOWN_PLACE and self._is_absent():
+            now_s = time.monotonic()
+            self._absent_since_s = now_s if self._absent_since_s is None else self._absent_since_s
+            if now_s - self._absent_since_s >= GONE_S:
+                return LedgerError(f"the ledger topic {self._topic} is gone: it was deleted")
+        else:
+            self._absent_since_s = None
+        self._consumer = None  # it may believe for minutes what a starting broker said: the next try is with another
+        return LedgerUnavailable(f"no answer about {about}: {words_of(error)}")
+
+    def _is_absent(self) -> bool:
+        """True when the brokers say so now."""
         try:
             error = self._open().list_topics(self._topic, timeout=ANSWER_TIMEOUT_S).topics[self._topic].error
         except KafkaException:

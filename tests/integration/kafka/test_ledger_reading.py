@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewPartitions
 
 from policies.topic.reader import PolicyReader
 from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
-from sidecar.ledger.topic import LedgerUnavailable
+from sidecar.ledger.topic import LedgerError, LedgerUnavailable
 from sidecar.model.ports import SourceUnavailable
 from sidecar.model.record import TopicPartition
 from tests.services.clients import producer
@@ -108,6 +108,33 @@ def test_what_was_not_there_a_moment_ago_is_found(kafka: Kafka) -> None:
         wait_until(lambda: bool(given(lambda: source.fetch(lane, [0]))), SOON_S, lambda: "the source stays unknown")
     finally:
         source.close()
+        ledger.close()
+
+
+@pytest.mark.parametrize("knew", [True, False])
+def test_a_ledger_that_was_deleted_is_gone(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, *, knew: bool) -> None:
+    """Whichever side of the client says that it doesn't know the topic; and not at the first word of it."""
+    monkeypatch.setattr("sidecar.kafka.log_reader.GONE_S", 1.0)
+    topic = kafka.topic("deleted", 1)
+    ledger = KafkaLedgerLog({"bootstrap.servers": kafka.bootstrap}, topic)
+    unavailable: list[str] = []
+
+    def is_gone() -> bool:
+        try:
+            ledger.bounds(0)
+        except LedgerUnavailable as error:
+            unavailable.append(str(error))
+        except LedgerError as error:
+            return "is gone" in str(error)
+        return False
+
+    try:
+        if knew:
+            assert ledger.bounds(0) == (0, 0)
+        kafka.admin.delete_topics([topic])[topic].result(ANSWER_TIMEOUT_S)
+        wait_until(is_gone, SOON_S, lambda: f"it is waited for: {unavailable[-1:]}")
+        assert unavailable
+    finally:
         ledger.close()
 
 
