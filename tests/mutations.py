@@ -408,7 +408,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/commit/block_builder.py",
         "        seal.change.struck = []  # these go with their records' settlement, in another change\n",
         "",
-        TRANSACTIONS,
+        "struck",
+        "unit/engine/commit/test_block_builder.py",
     ),
     "what is on its way is forgotten when W passes it": Mutant(
         "engine/partition/partition.py",
@@ -422,9 +423,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     # --- letting go -----------------------------------------------------------------------------------------------
-    "a dropped lane's block still counts": Mutant(
-        "engine/commit/exactly_once.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
-    ),
     "what a revoked lane was about to put stays": Mutant("engine/assignment.py", "            lane.puts = []\n", ""),
     "a transaction is committed by nobody": Mutant(
         "engine/commit/exactly_once.py",

@@ -118,13 +118,13 @@ class Filling:
                 self._seal_all(transaction, lane, now_ms)
 
     def became_fact(self, transaction: Transaction, tally: EngineCounters) -> None:
-        """A transaction is committed: what its blocks say is done, unless somebody else has the lane now."""
+        """A transaction is committed: what its blocks say is done. It is counted here even when somebody else has the
+        lane now, who finds it done.
+        """
         self.see_clock(transaction)
         for block in transaction.blocks:
             lane, seal, written = block.lane, block.seal, block.written
             assert written is not None
-            if lane.dropped:
-                continue
             record_block(lane, seal, written.offset, tally)
             if (settled := seal.block.settled).offsets:  # else a block would be followed by a commit of nothing
                 lane.settle(settled.offsets, settled.dues_ms)

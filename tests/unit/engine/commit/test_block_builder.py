@@ -233,3 +233,25 @@ def test_a_recovery_counts_what_was_overtaken_as_often_as_it_takes_it_for_held_b
     lane.promotion.cursor = Position(NOW_MS, 0)
     [fifth] = sealed(lane)
     assert counted(lane, first.block, second.block, fifth.block, hw=1) == (2, 2), "W has passed it"
+
+
+def test_a_copy_is_struck_out_only_beside_the_settlement_of_its_record() -> None:
+    """Else a record that is held on after an aborted transaction, its target being silent, is nowhere after a kill."""
+    lane = lane_of(3)
+    lane.put([held(0)])
+    [first] = sealed(lane)
+    assert first.change is not None
+    first.change.committed = True
+    lane.applied(lane.changes.popleft())
+    lane.promotion.strike(held(0), is_open=False)
+    lane.settled, lane.puts = [held(0)], [held(1)]
+    [aborted] = sealed(lane)
+    assert aborted.change is not None
+    assert [copy.position.offset for copy in aborted.change.struck] == [0]
+    restore_sealed(lane, aborted)
+    [again] = sealed(lane)
+    assert (again.block.settled.offsets, again.change, again.change.struck) == ([], aborted.change, [])
+    lane.settled = [held(0)]
+    [last] = sealed(lane)
+    assert last.change is not None
+    assert (last.block.settled.offsets, [copy.position.offset for copy in last.change.struck]) == ([0], [0])
