@@ -28,7 +28,13 @@ const resolved = (name) => {
   return value;
 };
 
+// What is drawn, by its figure. uPlot listens to the window: without destroy() it would stay, with its figure, for ever.
+const drawn = new Map();
+const forget = (figure) => { drawn.get(figure)?.destroy(); drawn.delete(figure); };
+const forgetGone = () => [...drawn.keys()].filter((figure) => !figure.isConnected).forEach(forget);
+
 const draw = (figure) => {
+  forget(figure);
   const plot = figure.querySelector(".plot");
   let data = read(figure);
   if (!data.length || typeof uPlot === "undefined") return;
@@ -53,17 +59,20 @@ const draw = (figure) => {
   const key = figure.querySelector(".table-key");
   key.hidden = false;
   key.onclick = () => { plot.hidden = !plot.hidden; figure.querySelector(".figures").hidden = !plot.hidden; key.textContent = plot.hidden ? "as a chart" : "as a table"; };
-  new uPlot({
+  drawn.set(figure, new uPlot({
     width: figure.clientWidth, height: HEIGHT, legend: { show: false }, cursor: { show: false },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone),
     scales: { y: { range: (_, low, high) => [0, Math.max(high, Number(mark?.dataset.mark ?? 0), 1) * 1.05] } },
     axes: [{ ...axis, grid: { show: false }, values: (_, times) => times.map((time) => clock.format(time * 1000)) }, axis], series: [{}, ...series],
-  }, data, plot);
+  }, data, plot));
 };
 
 const drawAll = () => document.querySelectorAll("figure.chart").forEach(draw);
 document.addEventListener("DOMContentLoaded", drawAll);
-document.addEventListener("htmx:afterSwap", (event) => event.target.parentElement?.querySelectorAll("figure.chart").forEach(draw));
+document.addEventListener("htmx:afterSwap", (event) => {
+  forgetGone();
+  event.target.parentElement?.querySelectorAll("figure.chart").forEach(draw);
+});
 let resizing;
 addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(drawAll, 200); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
