@@ -74,6 +74,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "count": "Count what is listed, too, where that needs no search",
     "due_from": "Due at or after this time",
     "due_to": "Due before this time",
+    "error": "A part of what the letter died of",
     "error_class": "The class of the failure, as a glob",
     "id": "The id, as it was given or answered",
     "if-none-match": "ETags that are known already, or *: 304 where what there is has one of them",

@@ -1,6 +1,6 @@
 """Dead letters over REST: pages, groups by what went wrong, and single ones. The topics themselves are read."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -8,6 +8,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from api.access.auth import Caller
+from api.audit import Trail
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.message import Topic
@@ -20,38 +22,86 @@ from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.model.times import with_times
+from sidecar.operations.bulk.plan import HIDDEN
 from sidecar.operations.dead_letters.browse import Look, Page, ReadingBusy, Shown, UnknownTopic
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, Fingerprint, Selection, place_of
+from sidecar.operations.dead_letters.dead_letter import (
+    TEXT_LENGTH_MAX,
+    WORD_LENGTH_MAX,
+    DeadLetter,
+    Fingerprint,
+    Selection,
+    place_of,
+)
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.group_notes import NOTE_LENGTH_MAX, GroupNote, GroupState
 from sidecar.operations.dead_letters.groups import Frame, note_document
+from sidecar.operations.dead_letters.masking import Search
 from sidecar.operations.dead_letters.redrive_routing import destination
 from sidecar.operations.dead_letters.redriven_log import TooManyNotes
 
 REFUSALS: Final = ("topic-not-found", "scans-busy", "kafka-unavailable")
+NAME_AND_VALUE: Final = r"(?s)^([^=]+=.*)?$"
 OF: Final = "@"  # in a cursor, between a place and a time
 router = APIRouter(tags=["dead letters"])
 
 Answer = TypeVar("Answer")
 
 
-class Filter(Selection):
-    """Parameters of the query; `topic` may be repeated."""
+class LettersQuery(Selection):
+    """Parameters of every list of letters. All conditions must hold."""
 
-    topic: Annotated[list[Topic], Field(default_factory=list, max_length=50, description="Left out: all")]
+    error: Annotated[
+        str,
+        Field(
+            max_length=WORD_LENGTH_MAX,
+            description="A part of the error's class, its message or the quarantine's detail, in any case, as the "
+            "answer shows them: with `payload` addresses, too",
+        ),
+    ] = ""
+    id: Annotated[str, Field(max_length=TEXT_LENGTH_MAX)] = ""
+    key_prefix: Annotated[
+        str,
+        Field(
+            max_length=TEXT_LENGTH_MAX, description="Of keys that aren't masked; needs the role write, and is recorded"
+        ),
+    ] = ""
+    header: Annotated[
+        str,
+        Field(
+            max_length=TEXT_LENGTH_MAX,
+            pattern=NAME_AND_VALUE,
+            description="`name=value` of a header that isn't masked; needs the role write, and is recorded",
+        ),
+    ] = ""
     limit: Limit = PAGE_DEFAULT
     cursor: Cursor = None
     payload: Annotated[bool, Field(description="Show key, value and headers, masked; needs the role write")] = False
-
     open: Annotated[bool, Field(description="Without those that were redriven or discarded")] = False
 
     def look(self) -> Look:
         """The search that the query asks for."""
-        return Look(self.selection(), self.open, self.payload)
+        search = Search(self.error, self.id, self.key_prefix, self.header)
+        return Look(self.selection(), self.open, self.payload, search=search)
 
     def selection(self) -> Selection:
         """The part that letters are compared with."""
         return Selection(**{name: getattr(self, name) for name in Selection.model_fields})
+
+    def let_see(self, caller: Caller, trail: Trail, topics: Sequence[str]) -> None:
+        """Let those see payloads, keys and headers who may; a search for them spells them out, letter by letter, so
+        its words are hidden in the record. Raises `Problem` (403).
+        """
+        if not (self.payload or self.key_prefix or self.header):
+            return
+        hidden = {name: HIDDEN for name in ("error", "key_prefix", "header") if getattr(self, name)}
+        asked = {**self.selection().model_dump(exclude_none=True), **({"id": self.id} if self.id else {}), **hidden}
+        let_see(caller, trail, payload=self.payload, topics=topics, selection=asked)
+
+
+class Filter(LettersQuery):
+    """Parameters of the query; `topic` may be repeated."""
+
+    topic: Annotated[list[Topic], Field(default_factory=list, max_length=50, description="Left out: all")]
 
 
 @router.get("/v1/dead-letters", **described("List dead letters", None, *REFUSALS))
@@ -63,9 +113,7 @@ async def list_dead_letters(
     What a letter died of is in `error_message` (as its consumer wrote it) and `detail` (of the quarantine); `error` is
     the name of its group, without what differs from one letter to the next.
     """
-    if query.payload:
-        selection = query.selection().model_dump(exclude_none=True)
-        let_see(caller, trail, payload=True, topics=query.topic, selection=selection)
+    query.let_see(caller, trail, query.topic)
     show = partial(_listed, ports, query.payload)
     asked = ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor), show)
     document = await answered(asked)
@@ -88,13 +136,14 @@ class GroupFilter(Filter):
 
 @router.get("/v1/dead-letters/groups", **described("Count dead letters by what went wrong", None, *REFUSALS))
 async def list_dead_letter_groups(
-    caller: Reader, ports: GivenPorts, query: Annotated[GroupFilter, Query()]
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, query: Annotated[GroupFilter, Query()]
 ) -> Response:
     """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all. `state` is what
     people have said of a group, or `back_again`: a letter has come since it was resolved, and that of any page counts.
 
     With `trend` all pages are of the minutes and hours of the first one.
     """
+    query.let_see(caller, trail, query.topic)
     start, now_ms = _start_of_groups(query.cursor)
     frame = Frame(now_ms or ports.now_ms()) if query.trend else None
     look = query.look()._replace(trend_ms=frame and frame.now_ms)

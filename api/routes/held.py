@@ -20,7 +20,7 @@ from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_
 from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
-from api.routes.dead_letters import answered
+from api.routes.dead_letters import NAME_AND_VALUE, answered
 from api.routes.timeline import (
     Row,
     final,
@@ -72,7 +72,7 @@ class Filter(BaseModel):
         str,
         Field(
             max_length=TEXT_LENGTH_MAX,
-            pattern=r"(?s)^([^=]+=.*)?$",
+            pattern=NAME_AND_VALUE,
             description="`name=value` of a header; needs the role write, and is recorded",
         ),
     ] = ""

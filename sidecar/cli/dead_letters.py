@@ -38,6 +38,12 @@ CONDITIONS: Final[Options] = {
     "since": Annotated[str | None, typer.Option(help="How long ago (2h), or a time: RFC 3339 or epoch ms.")],
     "until": Annotated[str | None, typer.Option(help="As --since; letters from then on are left out.")],
 }
+SEARCH: Final[Options] = {
+    "error": Annotated[str | None, typer.Option(help="Part of its error's class, message or detail, in any case.")],
+    "id": Annotated[str | None, typer.Option("--id", help="Id of the message.")],
+    "key_prefix": Annotated[str | None, typer.Option(help="First characters of the key; it is recorded.")],
+    "header": Annotated[str | None, typer.Option(help="A header, as name=value; it is recorded.")],
+}
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show dead letters.")
 app.callback()(output_before)
@@ -47,7 +53,7 @@ redrive_app.callback()(output_before)
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
 @app.command("list")
-@taking("conditions", CONDITIONS)
+@taking("conditions", {**CONDITIONS, **SEARCH})
 def list_letters(
     context: typer.Context,
     topic: TopicsOption = None,
@@ -74,7 +80,7 @@ def list_letters(
 
 
 @app.command()
-@taking("conditions", {name: option for name, option in CONDITIONS.items() if name != "fingerprint"})
+@taking("conditions", {**{name: option for name, option in CONDITIONS.items() if name != "fingerprint"}, **SEARCH})
 def groups(
     context: typer.Context,
     topic: TopicsOption = None,

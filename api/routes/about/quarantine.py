@@ -13,10 +13,9 @@ from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
 from api.message import Content, HeaderName, bytes_of, data_of, too_many_headers
 from api.openapi.description import described
-from api.pagination import PAGE_DEFAULT, Cursor, Limit
 from api.ports import Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
-from api.routes.dead_letters import REFUSALS, answered, get_dead_letter, list_dead_letters
+from api.routes.dead_letters import REFUSALS, LettersQuery, answered, get_dead_letter, list_dead_letters
 from api.routes.dead_letters import Filter as LettersFilter
 from api.routes.jobs import told
 from api.sources import decision_of, refuse_unless_source
@@ -26,7 +25,7 @@ from sidecar.model.header_codec import split
 from sidecar.model.record import Headers, Place
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.browse import Shown
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
 from sidecar.operations.dead_letters.redrive_routing import is_quarantined
 from sidecar.operations.dead_letters.resending import SENT, corrected_headers, plan_id
 from sidecar.operations.jobs.transactional_sender import ANY_PARTITION, OutgoingRecord
@@ -39,12 +38,9 @@ Partition = Annotated[int, Field(ge=0, lt=1 << 31)]
 Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX)]
 
 
-class Filter(Selection):
+class Filter(LettersQuery):
     """Parameters of the query."""
 
-    limit: Limit = PAGE_DEFAULT
-    cursor: Cursor = None
-    payload: Annotated[bool, Field(description="Show key, value and headers, masked; needs the role write")] = False
     open: Annotated[bool, Field(description="Without those that were sent again")] = False
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import httpx
 import typer
 
-from sidecar.cli.dead_letters import FullOption, OpenOption, PayloadOption
+from sidecar.cli.dead_letters import SEARCH, FullOption, OpenOption, PayloadOption
 from sidecar.cli.messages.options import read_header
 from sidecar.cli.messages.sending import content_of
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, show_items
@@ -17,6 +17,7 @@ CONDITIONS: Final[Options] = {
     "reason": Annotated[str | None, typer.Option(help="bad_header, no_policy, ...")],
     "fingerprint": Annotated[str | None, typer.Option(help="Of what is wrong, as `list -o json` shows it.")],
     "policy": Annotated[str | None, typer.Option(help="Name of the policy.")],
+    **SEARCH,
 }
 CONTENT: Final[Options] = {
     "key": Annotated[str | None, typer.Option(help="Key, as text. Default: as it is.")],

@@ -23,7 +23,7 @@ from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
 from sidecar.operations.dead_letters.group_notes import GroupNote
 from sidecar.operations.dead_letters.groups import Frame, Group
-from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.masking import Masking, Search
 
 GROUPS_MAX: Final = 1_000
 PAGE_BYTES_MAX: Final = 512 * 1_024  # of what its letters show: from there on another page goes on
@@ -45,13 +45,15 @@ class Limits(NamedTuple):
 
 class Look(NamedTuple):
     """Filter of a search for letters. `only_open`: without those that were sent again or discarded; `whole`: key, value
-    and headers are to be shown, too; `trend_ms`: the time of now, where groups are asked for their trend.
+    and headers are to be shown, too, and addresses; `trend_ms`: the time of now, where groups are asked for their
+    trend.
     """
 
     selection: Selection
     only_open: bool = False
     whole: bool = False
     trend_ms: int | None = None
+    search: Search = Search()
 
 
 class Shown(NamedTuple):
@@ -187,8 +189,9 @@ class Browser:
                     page.scanned += 1
                     page.remaining -= letter.place.offset + 1 - position
                     position = letter.place.offset + 1
-                    sent = self._sent(letter.place) if look.selection.fits(letter) else None
-                    if look.selection.fits(letter) and not (look.only_open and sent):
+                    fits = look.selection.fits(letter) and self._masking.finds(letter, look.search, look.whole)
+                    sent = self._sent(letter.place) if fits else None
+                    if fits and not (look.only_open and sent):
                         page.following = Place(topic, partition, position) if page.remaining else None
                         yield letter, sent
                 page.following = Place(topic, partition, position) if page.remaining else None

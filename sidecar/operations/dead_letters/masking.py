@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from policies.headers import (
     ACTION,
@@ -25,6 +25,7 @@ from policies.headers import (
     ERROR_MESSAGE,
     EXPIRES_AT,
     FIRST_FAILURE,
+    ID,
     IF_OFFSET,
     JOB,
     ORIGIN,
@@ -39,7 +40,7 @@ from policies.headers import (
     TARGET_PARTITION,
 )
 from sidecar.model.fingerprint import shown
-from sidecar.model.foreign_text import without_addresses
+from sidecar.model.foreign_text import ADDRESS, without_addresses
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 
 MASK: Final = "***"
@@ -53,6 +54,17 @@ OWN_WORDS: Final = frozenset({
     ACTION, ATTEMPT, CHANGE, DELAY, DELIVER_AT, DETAIL, DUE, EDITED_BY, EXPIRES_AT, FIRST_FAILURE, IF_OFFSET, JOB,
     ORIGIN, POLICY, REASON, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE, SPREAD, TARGET, TARGET_PARTITION,
 })  # fmt: skip
+
+
+class Search(NamedTuple):
+    """Words that letters must have, among what may be shown of them: else who searches would learn what is hidden.
+    `error` is a part of what a letter died of, in any case; `header` is `name=value`. Empty: any letter has them.
+    """
+
+    error: str = ""
+    id: str = ""
+    key_prefix: str = ""
+    header: str = ""
 
 
 class Masking:
@@ -84,6 +96,33 @@ class Masking:
     def group_name(self, letter: DeadLetter) -> str:
         """Words that letters which failed alike have in common of message or detail; empty where they have neither."""
         return MASK if self._hides(ERROR_MESSAGE, letter.last(ERROR_MESSAGE)) else shown(letter.message)
+
+    def finds(self, letter: DeadLetter, search: Search, with_addresses: bool) -> bool:
+        """Whether a letter has all these words. Cheap questions first."""
+        if search.id and letter.text(ID) != search.id:
+            return False
+        key = letter.key
+        if search.key_prefix and not (key and key.startswith(_bytes(search.key_prefix)) and self.shows("key", key)):
+            return False
+        if search.header and not self._has_header(letter, search.header):
+            return False
+        return not search.error or self._says(letter, search.error.casefold(), with_addresses)
+
+    def _has_header(self, letter: DeadLetter, header: str) -> bool:
+        name, _, text = header.partition("=")
+        value = _bytes(text)
+        if (name, value) not in (letter.headers or ()):
+            return False
+        return name in OWN_WORDS or (not self._hides(name, value) and self.shows(name, value))
+
+    def _says(self, letter: DeadLetter, wanted: str, with_addresses: bool) -> bool:
+        """Whether the class of a letter's error, or what `cause` shows of message and detail, has these words."""
+        if wanted in letter.error_class.casefold() or wanted in letter.text(DETAIL)[:CAUSE_LENGTH_MAX].casefold():
+            return True
+        message = self._words(ERROR_MESSAGE, letter.last(ERROR_MESSAGE))[:CAUSE_LENGTH_MAX]
+        if wanted not in message.casefold() and not _may_be_of_address(wanted):
+            return False
+        return wanted in (message if with_addresses else without_addresses(message)).casefold()
 
     def _words(self, name: str, data: bytes | None) -> str:
         """A header as text; bytes that aren't UTF-8 are U+FFFD. JSON stays JSON, masked where a rule says so."""
@@ -152,6 +191,15 @@ class Masking:
 
 
 _OPEN: Final = Masking(())
+
+
+def _may_be_of_address(wanted: str) -> bool:
+    """Whether a text may be found where an address was hidden, though it isn't in what was there before."""
+    return "<" in wanted or ">" in wanted or wanted in ADDRESS
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
 class Ambiguous(ValueError):

@@ -40,6 +40,30 @@ def test_list_groups_and_show(tickover: Terminal) -> None:
     assert tickover.data("dead-letters", "list", "--limit", "1", "--payload")[0]["payload"]["key"] == "k"
 
 
+def test_searches(tickover: Terminal) -> None:
+    for n in range(4):
+        headers = [
+            *dead(id=f"m-{n}", error_class="IO", error_message=f"port {n} at mq.prod.internal"),
+            ("n", b"%d" % n),
+        ]
+        tickover.there.letters.add("orders-dlq", headers, key=b"c-%d" % n)
+    tickover.there.letters.add("tickover.quarantine", dead("no_policy", detail="none for '$(reboot)'", id="q"))
+    tickover.there.letters.add("tickover.quarantine", dead("no_policy", detail="none for 'x'"))
+    for found, *options in (
+        ([1], "--error", "PORT 1"),
+        ([], "--error", "mq.prod"),
+        ([2], "--error", "mq.prod", "--payload", "--id", "m-2"),
+        ([3], "--id", "m-3"),
+        ([0], "--key-prefix", "c-0"),
+        ([2], "--header", "n=2", "--error", "io"),
+    ):
+        listed = tickover.data("dead-letters", "list", "--topic", "orders-dlq", *options)
+        assert [item["offset"] for item in listed] == found, options
+    [group] = tickover.data("dead-letters", "groups", "--error", "port 1")
+    assert group["count"] == 1
+    assert [one["id"] for one in tickover.data("quarantine", "list", "--error", "$(REBOOT)")] == ["q"]
+
+
 def test_what_letters_died_of_is_cut_on_a_terminal_unless_it_is_to_be_full(
     tickover: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +132,7 @@ def test_groups_of_many_pages_are_added_up() -> None:
         (["list", "--since", "10"], 2, "looks like epoch seconds"),
         (["list", "--since", "1.5"], 2, "--since"),
         (["list", "--limit", "0"], 2, "limit"),
+        (["list", "--header", "trace"], 1, "header"),
         (["groups", "--until", "2026-01-01T00:00:00"], 2, "needs its zone"),
     ],
 )

@@ -10,7 +10,7 @@ from sidecar.operations.dead_letters.groups import added_up
 
 PAGES_MAX: Final = 5  # of the API that one page of the console reads
 STATES: Final = {"new": "warn", "known": "", "resolved": "ok", "back_again": "bad"}
-FILTERS: Final = ("topic", "reason", "error_class", "policy")
+FILTERS: Final = ("topic", "error", "reason", "error_class", "policy")
 
 
 async def failures(page: Page) -> Response:

@@ -14,7 +14,16 @@ from policies.headers import CONTROL_PREFIX, INSTRUCTIONS
 from sidecar.operations.dead_letters.edit import NotEditable, difference
 from sidecar.operations.dead_letters.masking import MASK
 
-FILTERS: Final = ("topic", "reason", "fingerprint", "error_class", "policy", "since", "until", "open")
+FILTERS: Final = (
+    "topic", "error", "error_class", "reason", "policy", "fingerprint", "id", "key_prefix", "header", "since", "until",
+    "open",
+)  # fmt: skip
+FIELDS: Final = {
+    "topic": "Topic", "error": "Error, a part of it", "error_class": "Error class", "reason": "Reason",
+    "policy": "Policy", "fingerprint": "Fingerprint", "id": "Id", "key_prefix": "Key begins with",
+    "header": "Header, name=value",
+}  # fmt: skip
+NEED_WRITE: Final = ("key_prefix", "header")
 LIMIT: Final = 50
 PLACE: Final = "/dead-letters/{topic}/{partition:int}/{offset:int}"
 
@@ -33,7 +42,8 @@ async def letters(page: Page) -> Response:
     """Letters that fit, in order of topic, partition and offset."""
     asked = page.asked(*FILTERS)
     told = await page.get("/v1/dead-letters", **asked, limit=LIMIT, cursor=page.query("cursor"))
-    return page.show("letters.html", told=told, asked=asked, limit=LIMIT)
+    fields = {name: words for name, words in FIELDS.items() if page.may("write") or name not in NEED_WRITE}
+    return page.show("letters.html", told=told, asked=asked, limit=LIMIT, fields=fields)
 
 
 async def letter(page: Page) -> Response:

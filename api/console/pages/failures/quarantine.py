@@ -8,7 +8,10 @@ from starlette.responses import Response
 from api.console.page import Page, Refused, action, screen
 from api.console.rest import Refusal, path_of
 
-FILTERS: Final = ("reason", "fingerprint", "policy", "since", "until", "open")
+FILTERS: Final = (
+    "error", "reason", "fingerprint", "policy", "id", "key_prefix", "header", "since", "until", "open",
+)  # fmt: skip
+OPTIONS: Final = ("error", "reason", "fingerprint", "policy", "id", "key_prefix", "header")
 ONE: Final = "/v1/quarantine/{partition}/{offset}"
 HEADERS_MAX: Final = 10  # that a form has room for
 HEADERS_ASKED: Final = 2  # where nothing was written yet
@@ -19,7 +22,7 @@ async def quarantine(page: Page) -> Response:
     """Quarantined records, a page at a time."""
     asked = page.asked(*FILTERS)
     told = await page.get("/v1/quarantine", **asked, limit=50, cursor=page.query("cursor"))
-    known = {name: value for name, value in asked.items() if name in ("reason", "fingerprint", "policy")}
+    known = {name: value for name, value in asked.items() if name in OPTIONS}
     options: dict[str, object] = {**known, "open": asked.get("open") == "true"}
     return page.show(
         "quarantine.html",

@@ -1,6 +1,7 @@
 """Failure groups, dead letters and redrives in a browser: how they look, and what each action does."""
 
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -76,6 +77,31 @@ def test_dead_letters_look_as_they_should(console: Console) -> None:
     look_at(console, "/dead-letters/orders-dlq/0/1?payload=true", "dead-letter")
     look_at(console, "/dead-letters/orders-dlq/0/0/edit", "dead-letter-edit")
     look_at(console, "/dead-letters?topic=orders-dlq&reason=nothing", "dead-letters-empty")
+
+
+def test_letters_are_searched_by_a_part_of_their_error(console: Console, api: World) -> None:
+    api.letters.add("orders-dlq", dead(error_class="app.XssError", error_message=f"can't print {HOSTILE} here"))
+    page = console.open("/dead-letters?topic=orders-dlq")
+    page.fill("input[name=error]", HOSTILE.upper())
+    page.click("text=Filter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert HOSTILE in page.inner_text("tbody")
+    assert page.input_value("input[name=error]") == HOSTILE.upper()
+    chip = page.locator("a.filter", has_text="error")
+    expect(chip).to_contain_text(HOSTILE.upper())
+    told = shlex.split(page.inner_text(".command code >> nth=0"))
+    assert told == ["tickover", "dead-letters", "list", "--topic", "orders-dlq", "--error", HOSTILE.upper()]
+    page.click("text=as a call of the API")
+    asked = httpx.URL(shlex.split(page.inner_text(".command-more code"))[-1]).params
+    assert (asked["error"], asked["topic"]) == (HOSTILE.upper(), "orders-dlq")
+    chip.click()
+    expect(page.locator("a.filter", has_text="error")).to_have_count(0)
+    expect(page.locator("a.filter", has_text="topic")).to_have_count(1)
+    assert page.locator("tbody tr").count() > 1
+    page.goto(f"{console.url}/ui/dead-letters?error=card 1 was&key_prefix=k")
+    page.wait_for_selector("tbody tr")
+    assert [row.split()[0] for row in page.locator("tbody tr td.mono >> nth=0").all_inner_texts()] == ["orders-dlq/1/0"]
+    assert console.problems == []
 
 
 def test_redrives_look_as_they_should(console: Console, api: World) -> None:
@@ -263,6 +289,16 @@ def log_in(client: httpx.Client, role: Role) -> None:
     client.cookies.clear()
     form = {"csrf": csrf(client.get("/ui/log-in").text), "token": token_of(role), "next": ""}
     assert client.post("/ui/log-in", data=form).status_code == 303
+
+
+def test_who_may_only_read_searches_neither_keys_nor_headers(guarded: httpx.Client) -> None:
+    for role, count in ((Role.READ, 0), (Role.WRITE, 1)):
+        log_in(guarded, role)
+        text = guarded.get("/ui/dead-letters").text
+        assert [text.count(f'<input name="{name}"') for name in ("key_prefix", "header", "error", "id")] == [
+            count, count, 1, 1,
+        ]  # fmt: skip
+        assert guarded.get("/ui/dead-letters?key_prefix=k").status_code == (403, 200)[count]
 
 
 def test_a_plan_that_waits_for_another_person_is_approved_by_one(guarded: httpx.Client, waiting: World) -> None:

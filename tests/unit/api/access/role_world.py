@@ -226,8 +226,19 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "POST /v1/changes/{id}/approve": (Call(prepare=change),),
     "GET /v1/changes/{id}/receipts": (Call(prepare=done_change),),
     "POST /v1/changes/{id}/run": (Call(prepare=change, body={"token": "{token}"}),),
-    "GET /v1/dead-letters": (Call(), Call(query=PAYLOAD)),
-    "GET /v1/dead-letters/groups": (Call(), Call(query=PAYLOAD)),
+    "GET /v1/dead-letters": (
+        Call(),
+        Call(query=PAYLOAD),
+        Call(query={"key_prefix": MARKS["key"]}),
+        Call(query={"header": f"{MARKS['header name']}={MARKS['header value']}"}),
+        Call(query={"error": MARKS["address in an error"]}),
+    ),
+    "GET /v1/dead-letters/groups": (
+        Call(),
+        Call(query=PAYLOAD),
+        Call(query={"key_prefix": MARKS["key"]}),
+        Call(query={"header": f"{MARKS['header name']}={MARKS['header value']}"}),
+    ),
     "PUT /v1/dead-letters/{topic}/groups/{fingerprint}": (
         Call({"topic": "orders-dlq", "fingerprint": "0" * 16}, body={"state": "known"}),
     ),

@@ -12,10 +12,11 @@ from sidecar.model.record import Place
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters import group_notes
 from sidecar.operations.dead_letters.browse import Limits, Reading
-from sidecar.operations.dead_letters.dead_letter import DeadLetter
+from sidecar.operations.dead_letters.dead_letter import WORD_LENGTH_MAX, DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.group_notes import NOTE_LENGTH_MAX
 from sidecar.operations.dead_letters.masking import MASK
+from tests.unit import api_world
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
 from tests.unit.api_world import World, problem, world
 from tests.unit.letter_world import NOW_MS, dead
@@ -97,6 +98,65 @@ def test_filters() -> None:
         assert len(items(api, f"/v1/dead-letters?since={NOW_MS + 2_000}")) == 2
         assert len(items(api, "/v1/dead-letters/groups")) == 2
         assert items(api, "/v1/dead-letters?topic=orders-dlq&policy=nobody") == []
+
+
+def test_a_search_in_errors_goes_on_behind_each_page() -> None:
+    with world() as api:
+        for n in range(9):
+            words = f"Card {n} VOID" if n % 3 == 0 else "no route"
+            api.letters.add("orders-dlq", dead(error_class="app.CardError" if n == 8 else "IO", error_message=words))
+        api.letters.add("tickover.quarantine", dead("no_policy", detail="no policy for void"))
+        api.letters.add("tickover.quarantine", dead("no_policy", detail="no policy for 'x'"))
+        first = api.call("GET", "/v1/dead-letters?error=void&limit=2").json()
+        assert [item["position"] for item in first["items"]] == ["orders-dlq/0/0", "orders-dlq/0/3"]
+        second = api.call("GET", f"/v1/dead-letters?error=void&limit=9&cursor={first['next']}").json()
+        assert [item["position"] for item in second["items"]] == ["orders-dlq/0/6", "tickover.quarantine/0/0"]
+        assert second["next"] is None
+        assert [one["offset"] for one in items(api, "/v1/dead-letters?error=card")] == [0, 3, 6, 8], "classes, too"
+        assert [one["offset"] for one in items(api, "/v1/dead-letters?error=card&error_class=IO&topic=orders-dlq")] == [
+            0, 3, 6,
+        ]  # fmt: skip
+        [group] = items(api, "/v1/dead-letters/groups?error=card%200&topic=orders-dlq")
+        assert group["count"] == 1
+        assert [one["offset"] for one in items(api, "/v1/quarantine?error=FOR%20VOID")] == [0]
+        problem(api.call("GET", f"/v1/dead-letters?error={'x' * (WORD_LENGTH_MAX + 1)}"), 422, "invalid-parameter")
+
+
+def test_a_search_that_finds_nothing_reads_no_more_than_a_page_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_world, "LETTER_RULES", api_world.LETTER_RULES._replace(limits=Limits(4, 60.0)))
+    with world() as api:
+        api.letters.batch = 1
+        for _ in range(10):
+            api.letters.add("orders-dlq", dead(error_message="no route"))
+        told = api.call("GET", "/v1/dead-letters?error=void").json()
+        assert (told["items"], told["scanned"], told["remaining"]) == ([], 4, 6)
+        assert told["next"] is not None
+
+
+def test_searches_by_id_key_and_header(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        for n in range(3):
+            headers = [*dead(id=f"m-{n}"), ("trace", f"t={n}".encode()), ("secret", b"4711")]
+            api.letters.add("orders-dlq", headers, key=f"customer-{n}".encode())
+        reader, writer = bearer(given[Role.READ]), bearer(given[Role.WRITE])
+        by_id = api.call("GET", "/v1/dead-letters?id=m-1", headers=reader).json()
+        assert [item["offset"] for item in by_id["items"]] == [1]
+        for query, offsets in (
+            ("key_prefix=customer-2", [2]),
+            ("key_prefix=customer", [0, 1, 2]),
+            ("header=trace%3Dt%3D0", [0]),
+            ("header=secret%3D4711", []),  # masked: nobody learns it by asking
+            ("header=trace%3Dt%3D0&id=m-1", []),
+        ):
+            for call in ("/v1/dead-letters", "/v1/dead-letters/groups"):
+                problem(api.call("GET", f"{call}?{query}", headers=reader), 403, "forbidden")
+            found = api.call("GET", f"/v1/dead-letters?{query}", headers=writer).json()
+            assert [item["offset"] for item in found["items"]] == offsets, query
+        problem(api.call("GET", "/v1/dead-letters?header=trace", headers=writer), 422, "invalid-parameter")
+        assert [record["actor"] for record in api.audited].count("WRITE") == 5
+        assert "customer" not in str(api.audited)
+        assert "t=0" not in str(api.audited)
 
 
 def test_letters_that_were_redriven_are_told_apart() -> None:

@@ -12,7 +12,14 @@ from sidecar.model.record import Place
 from sidecar.operations.dead_letters import browse as browse_module
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
-from sidecar.operations.dead_letters.masking import CAUSE_LENGTH_MAX, MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
+from sidecar.operations.dead_letters.masking import (
+    CAUSE_LENGTH_MAX,
+    MASK,
+    OWN_WORDS,
+    SHOWN_BYTES_MAX,
+    Masking,
+    Search,
+)
 from sidecar.operations.dead_letters.redrive_routing import destination
 from tests.pages.headers import defined
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
@@ -99,6 +106,52 @@ def test_rules_mask_what_it_died_of() -> None:
     browser = Browser(log, Limits(9, 9.0), lambda: 0.0, lambda _: None, Masking((ERROR_MESSAGE,)), nobody)
     [group], _ = browser.groups(["a-dlq"], Look(Selection()), None)
     assert group.error == MASK
+
+
+@pytest.mark.parametrize(
+    ("search", "rules", "found"),
+    [
+        ({"error": "CARD 4711"}, (), True),
+        ({"error": "paymenterror"}, (), True),
+        ({"error": "card 4712"}, (), False),
+        ({"error": "void at <ADDRESS>"}, (), True),
+        ({"error": "db.prod"}, (), False),  # hidden from who asks
+        ({"error": "card"}, (ERROR_MESSAGE,), False),
+        ({"error": "paymenterror"}, (ERROR_MESSAGE,), True),  # a class is shown, whatever the rules
+        ({"id": "m-7"}, (), True),
+        ({"id": "m-"}, (), False),
+        ({"key_prefix": "cust"}, (), True),
+        ({"key_prefix": "ust"}, (), False),
+        ({"key_prefix": "cust"}, ("key",), False),
+        ({"header": "trace=t=1"}, (), True),
+        ({"header": "trace=t"}, (), False),
+        ({"header": "trace=t=1"}, ("tra*",), False),
+        ({"header": 'box={"a": 1}'}, (), True),
+        ({"header": 'box={"a": 1}'}, ("box",), False),
+        ({"header": 'box={"a": 1}'}, ("a",), False),
+        ({"header": "tickover-reason=attempts_exhausted"}, ("*",), True),
+        ({"error": "card", "id": "m-7", "key_prefix": "c", "header": "trace=t=1"}, (), True),
+        ({"error": "card", "id": "m-8"}, (), False),
+    ],
+)
+def test_searches_find_what_may_be_shown(search: dict[str, str], rules: Sequence[str], found: bool) -> None:
+    words = dead(error_class="app.PaymentError", error_message="Card 4711 is void at db.prod.internal:5432", id="m-7")
+    one = letter([*words, ("trace", b"t=1"), ("box", b'{"a": 1}')])._replace(key=b"customer-7")
+    assert Masking(rules).finds(one, Search(**search), with_addresses=False) == found
+
+
+def test_who_is_shown_addresses_finds_them() -> None:
+    one = letter(dead(error_message="db.prod.internal:5432 refused"))
+    search = Search(error="PROD.internal:5432 ref")
+    assert Masking(()).finds(one, search, with_addresses=True)
+    assert not Masking(()).finds(one, search, with_addresses=False)
+    assert not Masking((ERROR_MESSAGE,)).finds(one, search, with_addresses=True)
+
+
+def test_searches_of_letters_without_anything_find_nothing() -> None:
+    for search in (Search(error="x"), Search(id="x"), Search(key_prefix="x"), Search(header="a=x")):
+        for headers in (None, [], [("a", None)]):
+            assert not Masking(()).finds(letter(headers)._replace(key=None), search, with_addresses=True)
 
 
 def test_places_are_read_back() -> None:
