@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from sidecar.lookup.attempts import attempt_events, before_held, before_settled, came
 from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
 from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
 from sidecar.model.record import Outcome, Place
@@ -22,11 +23,17 @@ def row_document(row: Row) -> Row:
 
 
 def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
-    """A message that is held: the row, and its timeline."""
-    place = place_of_row(row)
-    moves = [one for one in settlements if one.outcome is Outcome.MOVED and _same_lane(one.place, place)]
-    filed = [one for one in entries if _same_lane(one.place, place)]
-    events = [accepted(row["accepted"]), *map(_entered, filed), *map(_moved, moves), *missed(settlements)]
+    """A message that is held: the row, and its timeline, with the deliveries before."""
+    place, before = place_of_row(row), before_held(row, settlements)
+    mine = [one for one in settlements if _same_lane(one.place, place) and before.is_behind(one.place)]
+    filed = [one for one in entries if _same_lane(one.place, place) and before.is_behind(one.place)]
+    events = [
+        *attempt_events(before, row["accepted"], row.get("first_failure")),
+        accepted(row["accepted"]),
+        *map(_entered, filed),
+        *(_moved(one) for one in mine if one.outcome is Outcome.MOVED),
+        *missed(settlements),
+    ]
     if row["tier"] == "overflow" and not filed:
         events.append(_event("overflow", None))
     events.append(_event("due", row["due"]))
@@ -66,14 +73,14 @@ def settled_document(
     id: str | None, last: Settlement, settlements: Sequence[Settlement], entries: Sequence[Entry]
 ) -> Row:
     """A message that is settled, as the ledger has it. `settlements` and `entries` are all that have its id."""
-    lane = [one for one in settlements if _same_lane(one.place, last.place)]
-    position = last.place._asdict()
-    moved = last.related >= 0 and last.outcome not in (Outcome.CANCELLED, Outcome.REPLACED)
-    came = {**position, "offset": last.related} if moved else position
+    before, came_at = before_settled(last, settlements), came(last)
+    mine = [one for one in settlements if _same_lane(one.place, last.place) and before.is_behind(one.place)]
+    filed = [one for one in entries if _same_lane(one.place, last.place) and before.is_behind(one.place)]
     events = [
-        accepted(came),
-        *(_entered(one) for one in entries if _same_lane(one.place, last.place)),
-        *(_moved(one) for one in lane if one.outcome is Outcome.MOVED),
+        *attempt_events(before, came_at, None),
+        accepted(came_at),
+        *map(_entered, filed),
+        *(_moved(one) for one in mine if one.outcome is Outcome.MOVED),
         *missed(settlements),
     ]
     if last.due_ms <= last.settled_ms or last.outcome is Outcome.EMITTED:  # others may leave before
@@ -81,8 +88,8 @@ def settled_document(
     told = {
         "id": id,
         "source": last.place.topic,
-        "position": position,
-        "accepted": came,
+        "position": last.place._asdict(),
+        "accepted": came_at,
         "state": last.outcome.name.lower(),
         "tier": None,
         "due": last.due_ms,
@@ -108,9 +115,10 @@ def accepted(position: Row) -> Row:
 
 
 def in_time(events: list[Row]) -> list[Row]:
-    """The accepted one first, then those whose time isn't known, then the others in order."""
-    known = sorted((event for event in events[1:] if event["time"] is not None), key=lambda event: event["time"])
-    return [events[0], *(event for event in events[1:] if event["time"] is None), *known]
+    """Events before it was accepted, then that one, then those whose time isn't known, then the others in order."""
+    at = 1 + next(number for number, event in enumerate(events) if event["event"] == "accepted")
+    known = sorted((event for event in events[at:] if event["time"] is not None), key=lambda event: event["time"])
+    return [*events[:at], *(event for event in events[at:] if event["time"] is None), *known]
 
 
 def _event(event: str, time_ms: int | None, **facts: Any) -> Row:

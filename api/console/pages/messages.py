@@ -26,6 +26,11 @@ MESSAGE: Final = "/v1/messages/{id}"
 
 # What an event of a timeline says. Others are shown by their name.
 EVENTS: Final[Mapping[str, str]] = {
+    "dead-before": "A message with this id was given up before, and sent to {target}: it had come as",
+    "first-failure": "Delivery 1 failed",
+    "attempt": "Delivery {attempt} went to {target} and failed; its record had come as",
+    "attempts-unknown": "{which} failed. More is not known here: the ledger isn't remembered that far, or the id was "
+    "another",
     "accepted": "Arrived in its source",
     "overflow": "Held in Redis, and in the ledger",
     "due": "Due",
@@ -37,7 +42,9 @@ EVENTS: Final[Mapping[str, str]] = {
     "cancelled": "Cancelled",
     "replaced": "Replaced by a later message with its id",
 }
-BAD: Final = frozenset({"dead", "quarantined", "not-found"})
+BAD: Final = frozenset({
+    "dead", "quarantined", "not-found", "dead-before", "first-failure", "attempt", "attempts-unknown",
+})  # fmt: skip
 
 
 async def held(page: Page) -> Response:
@@ -112,7 +119,11 @@ def _rows(told: Mapping[str, Any], now_ms: int) -> Iterator[tuple[int | str, str
 
 
 def _words(name: str, event: Mapping[str, Any]) -> Iterator[str]:
-    yield EVENTS.get(name, name)
+    first, last = event.get("first"), event.get("last")
+    which = f"Delivery {first}" if first == last else f"Deliveries {first} to {last}"
+    yield EVENTS.get(name, name).format_map({**event, "which": which})
+    if name == "first-failure" and event["position"]:
+        yield "and came to tickover as"
     for place in ("position", "control", "by"):
         if at := event.get(place):
             yield "{topic}/{partition}/{offset}".format(**at)

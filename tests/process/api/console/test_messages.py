@@ -11,11 +11,13 @@ from playwright.sync_api import Browser, Page, expect
 from api.access.auth import Role
 from api.console.page import ROOT
 from sidecar.lookup.query import row_of
-from sidecar.model.record import Headers, TopicPartition
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import Headers, Outcome, TopicPartition
 from tests.process.api.console.browsing import LONGEST_MS, OPTIONS, Console, look_at, served
 from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import NOW_MS, REMINDERS, World
 from tests.unit.change_world import LANES, held
+from tests.unit.lookup.test_receipts import block, settled
 
 HERE = TopicPartition("reminders", 3)
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
@@ -67,6 +69,31 @@ def test_nothing_that_a_sender_wrote_is_run(filled: World, console: Console) -> 
     expect(page.locator("h1")).to_have_text(HOSTILE)
     page.click("text=Show the content")
     assert "49" not in page.inner_text("h1")
+    assert console.problems == []
+
+
+def test_a_retry_tells_of_its_deliveries_before_as_text_only(filled: World, console: Console) -> None:
+    for offset, outcome, attempt in ((2, Outcome.DEAD, 2), (4, Outcome.EMITTED, 3)):
+        told = settled({offset: outcome}, {offset: HOSTILE})._replace(attempts=[attempt], targets=[HOSTILE])
+        told = told._replace(reasons={offset: HOSTILE} if outcome is Outcome.DEAD else {})
+        filled.receipts.add(LedgerPlace(1, offset), block({}, settled=told))
+    filled.held.rows[1] |= {"attempt": 6, "first_failure": NOW_MS - 9_000}
+    page = console.open("/messages")
+    page.click(f"text={HOSTILE}")
+    page.wait_for_url("**/messages/*")
+    before = f"A message with this id was given up before, and sent to {HOSTILE}: it had come as reminders/3/2"
+    unknown = "More is not known here: the ledger isn't remembered that far, or the id was another"
+    assert page.locator(".steps li > div").all_inner_texts()[:6] == [
+        f"{before} ({HOSTILE}) · ledger 1/2",
+        "Delivery 1 failed",
+        f"Delivery 2 failed. {unknown}",
+        f"Delivery 3 went to {HOSTILE} and failed; its record had come as reminders/3/4 · ledger 1/4",
+        f"Deliveries 4 to 5 failed. {unknown}",
+        "Arrived in its source reminders/3/1",
+    ]
+    look_at(console, page.url.partition("/ui")[2], "message-retry")
+    page.click("text=Dead letters with this id")
+    assert page.locator("a.filter b").all_inner_texts() == [HOSTILE]
     assert console.problems == []
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from api.pagination import encode
 from api.routes.held import _key_of_cursor
+from sidecar.lookup import attempts
 from sidecar.lookup.query import Key, Query
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.model.record import Headers, Outcome, TopicPartition
@@ -112,6 +113,117 @@ def test_a_moved_message_is_held_under_its_new_place() -> None:
     [move] = [event for event in document["timeline"] if event["event"] == "moved"]
     assert document["timeline"][0]["position"]["offset"] == 8
     assert move["by"] == {"topic": "reminders", "partition": 3, "offset": 11}
+
+
+# --- deliveries before --------------------------------------------------------------------------------------------
+
+
+def remember(api: World, *told: tuple[int, Outcome, int]) -> None:
+    """The ledger says of these offsets, one after the other, how they were settled and with which number."""
+    for number, (offset, outcome, attempt) in enumerate(told):
+        one = settled({offset: outcome}, {offset: "a"})._replace(attempts=[attempt])
+        if outcome is Outcome.DEAD:
+            one = one._replace(reasons={offset: "attempts_exhausted"})
+        api.receipts.add(LedgerPlace(1, 20 + number), block({}, settled=one))
+
+
+def way(document: Any) -> list[tuple[Any, ...]]:
+    """Events up to the acceptance, each with what is told of it."""
+    names = ("attempt", "first", "last")
+    told = [
+        (event["event"], *(event[name] for name in names if name in event), (event.get("position") or {}).get("offset"))
+        for event in document["timeline"]
+    ]
+    return told[: 1 + next(n for n, event in enumerate(told) if event[0] == "accepted")]
+
+
+def test_a_retry_that_is_held_tells_of_the_deliveries_before() -> None:
+    with world() as api:
+        remember(api, (4, Outcome.EMITTED, 2), (6, Outcome.EMITTED, 3))
+        api.receipts.add(LedgerPlace(1, 30), block({}, entries=entries({4: "a"})))  # of an earlier delivery
+        api.receipts.add(LedgerPlace(1, 31), block({}, entries=entries({8: "a"})))
+        api.held.rows = [row(8, id="a", attempt=4, first_failure=NOW_MS - 9_000)]
+        document = get(api, "/v1/messages/a")
+    assert way(document) == [("first-failure", 1, 4), ("attempt", 2, 4), ("attempt", 3, 6), ("accepted", 8)]
+    assert document["timeline"][0]["time"] == NOW_MS - 9_000
+    second = document["timeline"][1]
+    assert (second["time"], second["time_utc"], second["target"]) == (5_000, "1970-01-01T00:00:05.000Z", "mail")
+    assert second["ledger"] == {"partition": 1, "offset": 20}
+    assert [event for event, _ in events(document)].count("overflow") == 1
+
+
+@pytest.mark.parametrize(
+    ("remembered", "next", "expected"),
+    [
+        ([], 0, []),
+        ([], 2, [("first-failure", 1, 40)]),
+        ([], 3, [("first-failure", 1, None), ("attempts-unknown", 2, 2, None)]),
+        ([], 2**31 - 1, [("first-failure", 1, None), ("attempts-unknown", 2, 2**31 - 2, None)]),
+        (
+            [(6, Outcome.EMITTED, 4)],
+            7,
+            [
+                ("first-failure", 1, None), ("attempts-unknown", 2, 3, None), ("attempt", 4, 6),
+                ("attempts-unknown", 5, 6, None),
+            ],
+        ),
+        # Another message had the id before: it had come to its third delivery.
+        (
+            [(2, Outcome.EMITTED, 2), (3, Outcome.EMITTED, 3), (6, Outcome.EMITTED, 2)],
+            3,
+            [("first-failure", 1, 6), ("attempt", 2, 6)],
+        ),
+        # It was a dead letter, and was sent again.
+        (
+            [(2, Outcome.EMITTED, 2), (3, Outcome.DEAD, 2), (6, Outcome.EMITTED, 2)],
+            3,
+            [("dead-before", 3), ("first-failure", 1, 6), ("attempt", 2, 6)],
+        ),
+        (
+            [(2, Outcome.EMITTED, 2), (3, Outcome.DEAD, 2)],
+            3,
+            [("dead-before", 3), ("first-failure", 1, None), ("attempts-unknown", 2, 2, None)],
+        ),
+        ([(2, Outcome.CANCELLED, 2), (3, Outcome.APPLIED, 0)], 2, [("first-failure", 1, 40)]),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_of_deliveries_before_is_said(
+    remembered: list[tuple[int, Outcome, int]], next: int, expected: list[tuple[Any, ...]]
+) -> None:
+    with world() as api:
+        remember(api, *remembered)
+        api.held.rows = [row(40, id="a", attempt=next or None)]
+        assert way(get(api, "/v1/messages/a")) == [*expected, ("accepted", 40)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempt", "expected"),
+    [
+        (Outcome.EMITTED, 3, [("first-failure", 1, 4), ("attempt", 2, 4)]),
+        (Outcome.CANCELLED, 3, [("first-failure", 1, 4), ("attempt", 2, 4)]),
+        (Outcome.DEAD, 2, [("first-failure", 1, 4), ("attempt", 2, 4)]),  # what it counts was made
+        (Outcome.DEAD, 3, [("first-failure", 1, 4), ("attempt", 2, 4), ("attempts-unknown", 3, 3, None)]),
+        (Outcome.EMITTED, 2, [("first-failure", 1, 8)]),
+    ],
+)
+def test_a_retry_that_has_left_tells_of_the_deliveries_before(
+    outcome: Outcome, attempt: int, expected: list[tuple[Any, ...]]
+) -> None:
+    with world() as api:
+        remember(api, (4, Outcome.EMITTED, 2), (8, outcome, attempt))
+        document = get(api, "/v1/messages/a")
+    assert way(document) == [*expected, ("accepted", 8)]
+    assert document["timeline"][-1]["event"] == outcome.name.lower()
+
+
+def test_only_the_last_of_many_deliveries_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "EARLIER_MAX", 2)
+    with world() as api:
+        remember(api, *((offset, Outcome.EMITTED, offset + 2) for offset in range(5)))
+        api.held.rows = [row(40, id="a", attempt=7)]
+        assert way(get(api, "/v1/messages/a"))[1:-1] == [
+            ("attempts-unknown", 2, 4, None), ("attempt", 5, 3), ("attempt", 6, 4),
+        ]  # fmt: skip
 
 
 def test_an_id_in_use_again_is_held() -> None:
