@@ -6,20 +6,21 @@ becomes a page that says why.
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from api.console import log_in, static
 from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
 from api.console.pages import about, changes, forecast, messages, overview, parts, search, send, targets
 from api.console.pages.failures import groups, letters, quarantine, redrives
 from api.console.pages.rules import policies, schedules
-from api.console.rest import Refusal, Rest
+from api.console.rest import Refusal, Rest, as_sent
 from api.console.session import Session
 from api.console.words import now_ms
 
@@ -120,7 +121,7 @@ class Console:
         return self._page_of(request, Session.begin("", now_ms() // 1_000))
 
     def _page_of(self, request: Request, session: Session) -> Page:
-        below = request.scope["path"].removeprefix(request.scope.get("root_path", "")) or "/"
+        below = _path_below(request.scope, self._options.path)
         request.scope["console_path"] = "" if below == "/" else below
         return Page(request, self._options, Rest(self._api, request, session.token), session)
 
@@ -163,6 +164,17 @@ class Console:
         assert isinstance(error, HTTPException)
         page = self._page(request) or self._nobodys(request)
         return self._kept(page, _refused(page, error.status_code, "Not there", "There is no such page."))
+
+
+def _path_below(scope: Scope, proxy_path: str) -> str:
+    """Path below the console's, quoted as the browser has sent it: `a%2Fb` is one step, `a/b` are two."""
+    mounted = scope.get("root_path", "")
+    below = str(scope["path"]).removeprefix(mounted)
+    raw = scope.get("raw_path") or b""
+    for outer in (f"{proxy_path}{mounted}".encode(), mounted.encode()):
+        if raw.startswith(outer) and unquote(raw[len(outer) :]) == below:
+            return as_sent(raw[len(outer) :])
+    return quote(below)  # the part above it was sent in another way, say /%75i
 
 
 def _refused(page: Page, status: int, title: str, detail: str) -> Response:

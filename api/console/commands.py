@@ -4,11 +4,14 @@ import json
 import shlex
 from collections.abc import Mapping
 
-from api.console.rest import Query, query_of
+from api.console.rest import Query, address_of, query_of
 
 
 def tickover(words: str, options: Mapping[str, object] | None = None, *arguments: str) -> str:
-    """`tickover messages list --target x`; options that are empty are left out, True is a flag."""
+    """`tickover messages list --target x`; options that are empty are left out, True is a flag.
+
+    Arguments that look like an option stand behind `--`.
+    """
     parts = ["tickover", *words.split()]
     for name, value in (options or {}).items():
         for one in value if isinstance(value, (list, tuple)) else (value,):
@@ -16,12 +19,18 @@ def tickover(words: str, options: Mapping[str, object] | None = None, *arguments
                 parts.append(f"--{name.replace('_', '-')}")
             elif one not in ("", None, False):
                 parts += [f"--{name.replace('_', '-')}", shlex.quote(str(one))]
+    if any(argument.startswith("-") for argument in arguments):
+        parts.append("--")
     return " ".join((*parts, *(shlex.quote(argument) for argument in arguments)))
 
 
 def curl(base_url: str, method: str, path: str, query: Query | None = None, body: object = None) -> str:
-    """The call for curl. The token is a variable, as it never stands in a page."""
-    asked = query_of(query)
+    """The call for curl: `{name}` of the path is filled with that value of the query.
+
+    The token is a variable, as it never stands in a page.
+    """
+    path, rest = address_of(path, query or {})
+    asked = query_of(rest)
     parts = ["curl", "-H", '"Authorization: Bearer $TICKOVER_TOKEN"']
     if method != "GET":
         parts += ["-X", method, "-H", "'Tickover-Client: curl'"]

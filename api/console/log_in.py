@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.access.gate import has_foreign_origin, is_led_here
 from api.console.page import ROOT, Page, Refused, SignOn, cookie_name
-from api.console.rest import Refusal, Rest
+from api.console.rest import Refusal, Rest, as_sent
 from api.console.session import Session
 
 FORM_COOKIE: Final = "tickover-form"
@@ -180,6 +180,6 @@ def _next(page: Page) -> str:
 
 
 def _safe(path: str) -> str:
-    """A page of the console to go to, and nowhere else."""
+    """A page of the console to go to, and nowhere else. It is quoted: nothing in it is filled."""
     is_path = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if is_path else ""
+    return as_sent(path) if is_path else ""

@@ -11,10 +11,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from api.console import commands, words
-from api.console.rest import Query, Refusal, Rest, query_of
+from api.console import commands, static, words
+from api.console.rest import Query, Refusal, Rest, address_of, query_of
 from api.console.session import Session
-from api.console.static import address_of
 
 ROOT: Final = "/ui"
 UTC: Final = "UTC"
@@ -148,20 +147,24 @@ class Page:
         text = TEMPLATES.get_template(template).render(page=self, now_ms=self.now_ms, **self._filters(), **values)
         return HTMLResponse(text, status)
 
-    def go(self, path: str, done: str = "", **query: object) -> Response:
+    def go(self, path: str, done: str = "", /, **query: object) -> Response:
         """Show another page, at `path` below /ui; `done` is a key of `DONE`."""
         return RedirectResponse(self.location(path, **{**query, DONE_FIELD: done}), 303)
 
-    def location(self, path: str, **query: object) -> str:
-        """Address of a page for a header Location, to which the API adds the path of a proxy."""
-        asked = query_of(query)
-        return f"{ROOT}{path or '/'}" + (f"?{asked}" if asked else "")
+    def location(self, path: str, /, **query: object) -> str:
+        """Address of a page for a header Location, to which the API adds the path of a proxy.
 
-    def url(self, path: str = "", **query: object) -> str:
-        """Address of a page, for links."""
+        `{name}` of the path is filled with that value of the query, quoted; `{name:path}` keeps its slashes.
+        """
+        filled, rest = address_of(path, query)
+        asked = query_of(rest)
+        return f"{ROOT}{filled or '/'}" + (f"?{asked}" if asked else "")
+
+    def url(self, path: str = "", /, **query: object) -> str:
+        """Address of a page, for links. Its path is filled as by `location`."""
         return f"{self.options.path}{self.location(path, **query)}"
 
-    def here(self, **changed: object) -> str:
+    def here(self, /, **changed: object) -> str:
         """Address of this page with some parameters changed; None or empty leaves one out."""
         had: dict[str, object] = {
             name: self.request.query_params.getlist(name) for name in self.request.query_params if name != DONE_FIELD
@@ -170,7 +173,7 @@ class Page:
 
     @property
     def path(self) -> str:
-        """Path of this page below /ui."""
+        """Path of this page below /ui, quoted as it was asked for: empty of the overview."""
         return str(self.request.scope["console_path"])
 
     @property
@@ -183,7 +186,7 @@ class Page:
         return commands.tickover(command, options, *arguments)
 
     def curl(self, method: str, path: str, query: Query | None = None, body: object = None) -> str:
-        """The page as a call of curl."""
+        """The page as a call of curl; `{name}` of the path is filled with that value of the query."""
         base = f"{self.request.url.scheme}://{self.request.headers.get('host', '')}{self.options.path}"
         return commands.curl(base, method, path, query, body)
 
@@ -238,7 +241,7 @@ def _environment() -> Environment:
         lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     made.filters |= {name: getattr(words, name) for name in ("count", "short", "duration", "size", "rfc3339", "pretty")}
-    made.globals |= {"static": address_of}
+    made.globals |= {"static": static.address_of}
     return made
 
 

@@ -1,6 +1,7 @@
 """The REST API, asked within the process as the viewer of a page: through all its layers, without a socket."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,6 +11,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message
 
 CLIENT: Final = "console"  # of the header that no page of another site can send
+_STEP: Final = re.compile(r"\{(\w+)(:path)?\}")
+_OF_ADDRESSES: Final = "/?%:@!$&'()*+,;="  # quote leaves letters, digits and -._~, too
 
 Query = Mapping[str, object]
 
@@ -43,11 +46,21 @@ class Answer:
         return json.loads(self.body) if self.body else None
 
 
-def path_of(template: str, **steps: str) -> str:
-    """Fill a path's `{name}` with quoted steps."""
-    for name, step in steps.items():
-        template = template.replace(f"{{{name}}}", quote(step, safe=""))
-    return template
+def path_of(template: str, /, **steps: object) -> str:
+    """Fill a path's `{name}` with a quoted step, and its `{name:path}` with several, whose slashes stay."""
+    return address_of(template, steps)[0]
+
+
+def address_of(template: str, values: Query) -> tuple[str, Query]:
+    """A path filled like `path_of`, and the values that it didn't take: they are the query."""
+    taken = {name for name, _ in _STEP.findall(template)}
+    path = _STEP.sub(lambda step: quote(str(values[step[1]]), safe="/" if step[2] else ""), template)
+    return path, {name: value for name, value in values.items() if name not in taken}
+
+
+def as_sent(address: str | bytes) -> str:
+    """A path, perhaps with its query, that is quoted already; what no address may have is quoted after all."""
+    return quote(address, safe=_OF_ADDRESSES)
 
 
 def query_of(query: Query | None) -> str:

@@ -76,7 +76,7 @@ async def plan(page: Page) -> Response:
     if form.get("confirm_all"):
         body["confirm_all"] = True
     planned = await page.rest.post("/v1/changes", body)
-    return page.go(path_of("/changes/{id}", id=planned["id"]))
+    return page.go("/changes/{id}", id=planned["id"])
 
 
 async def one(page: Page) -> Response:
@@ -97,7 +97,7 @@ async def one(page: Page) -> Response:
         done=sum(told["outcomes"].values()),
         command=page.tickover("changes status", {}, id),
         run=page.tickover("changes run", {}, id),
-        call=page.curl("GET", path_of(CHANGE, id=id)),
+        call=page.curl("GET", CHANGE, {"id": id}),
     )
 
 
@@ -108,21 +108,21 @@ async def run(page: Page) -> Response:
     if page.form.get("count", "").replace(",", "").strip() != str(told["planned"]["messages"]):
         raise Refused(f"The count that was typed is not {told['planned']['messages']}. Nothing was changed.")
     await page.rest.post(path_of(f"{CHANGE}/run", id=id), {"token": page.form.get("token", "")})
-    return page.go(path_of("/changes/{id}", id=id))
+    return page.go("/changes/{id}", id=id)
 
 
 async def approve(page: Page) -> Response:
     """Let somebody else's plan be run."""
     id = page.form.get("id", "")
     await page.rest.post(path_of(f"{CHANGE}/approve", id=id))
-    return page.go(path_of("/changes/{id}", id=id), "approved")
+    return page.go("/changes/{id}", "approved", id=id)
 
 
 async def abort(page: Page) -> Response:
     """Ask for its end."""
     id = page.form.get("id", "")
     await page.rest.post(path_of(f"{CHANGE}/abort", id=id))
-    return page.go(path_of("/changes/{id}", id=id), "aborting")
+    return page.go("/changes/{id}", "aborting", id=id)
 
 
 async def receipts(page: Page) -> Response:

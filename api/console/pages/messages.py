@@ -75,7 +75,7 @@ async def _at_place(page: Page) -> Response:
     told = await page.get("/v1/lateness", position=place)
     if not told.get("id"):
         return page.show("not_found.html", text=place, detail="The message at this place has no id.")
-    return page.go(path_of("/messages/{id}", id=told["id"]), source=told["source"])
+    return page.go("/messages/{id}", id=told["id"], source=told["source"])
 
 
 async def export(page: Page) -> Response:
@@ -95,7 +95,6 @@ async def one(page: Page) -> Response:
         "message.html",
         id=id,
         places=places,
-        itself=path_of("/messages/{id}", id=id),
         told=told,
         etag=answer.headers.get("etag", ""),
         late=late,
@@ -105,7 +104,7 @@ async def one(page: Page) -> Response:
         value=_text(told.get("payload")) if shows else None,
         command=page.tickover("messages get", {**places, "payload": shows}, id),
         why=page.tickover("messages why", places, id),
-        call=page.curl("GET", path_of(MESSAGE, id=id), places),
+        call=page.curl("GET", MESSAGE, {"id": id, **places}),
     )
 
 
@@ -125,8 +124,10 @@ def _words(name: str, event: Mapping[str, Any]) -> Iterator[str]:
     if name == "first-failure" and event["position"]:
         yield "and came to tickover as"
     for place in ("position", "control", "by"):
-        if at := event.get(place):
+        if isinstance(at := event.get(place), Mapping):
             yield "{topic}/{partition}/{offset}".format(**at)
+        elif at:  # who has paused it
+            yield f"{place} {at}"
     if name == "emitted" and event.get("target"):
         yield str(event["target"])
     if event.get("reason"):
@@ -170,7 +171,7 @@ async def _act(page: Page, method: str, path: str, done: str, body: object = Non
     id, places, condition = _named(page)
     answer = await page.rest.call(method, path_of(path, id=id), places, body, condition)
     is_pending = answer.document["outcome"] == "pending"
-    return page.go(path_of("/messages/{id}", id=id), "pending" if is_pending else done, **places)
+    return page.go("/messages/{id}", "pending" if is_pending else done, id=id, **places)
 
 
 async def fire(page: Page) -> Response:

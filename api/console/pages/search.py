@@ -24,7 +24,7 @@ async def search(page: Page) -> Response:
         if refusal.status == 409:
             return page.go("/messages", id=text)
         return page.show("not_found.html", text=text, detail=refusal.detail)
-    return page.go(path_of("/messages/{id}", id=text))
+    return page.go("/messages/{id}", id=text)
 
 
 SCREENS: Final = (screen("/search", search),)

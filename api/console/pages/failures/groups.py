@@ -46,7 +46,7 @@ async def say(page: Page) -> Response:
         raise Refused("Say new, known or resolved.")
     path = path_of("/v1/dead-letters/{topic}/groups/{fingerprint}", **steps)
     await page.rest.call("PUT", path, None, {"state": state, "note": note})
-    return page.go(path_of("/failures/{topic}/{fingerprint}", **steps), "said")
+    return page.go("/failures/{topic}/{fingerprint}", "said", **steps)
 
 
 async def _groups(page: Page, **query: str) -> tuple[list[dict[str, Any]], dict[str, int], int]:

@@ -45,7 +45,7 @@ async def send(page: Page) -> Response:
     except (Refusal, Refused) as refusal:
         status = refusal.status if isinstance(refusal, Refusal) else 422
         return await _record(page, refusal.detail if isinstance(refusal, Refusal) else str(refusal), status)
-    return page.go("/quarantine/{partition}/{offset}".format(**page.request.path_params), done="sent")
+    return page.go("/quarantine/{partition}/{offset}", "sent", **page.request.path_params)
 
 
 def _path(page: Page) -> str:

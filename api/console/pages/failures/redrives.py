@@ -50,7 +50,7 @@ async def plan(page: Page) -> Response:
 async def begin(page: Page, body: Mapping[str, Any]) -> Response:
     """Plan this, and show the plan."""
     told = await page.rest.post("/v1/redrives", body)
-    return page.go(path_of("/redrives/{id}", id=told["id"]), "planned")
+    return page.go("/redrives/{id}", "planned", id=told["id"])
 
 
 async def redrive(page: Page) -> Response:
@@ -90,8 +90,8 @@ async def abort(page: Page) -> Response:
 
 async def _go_on(page: Page, step: str, body: object, done: str = "begun") -> Response:
     id = str(page.request.path_params["id"])
-    await page.rest.post(path_of("/v1/redrives/{id}/", id=id) + step, body)
-    return page.go(path_of("/redrives/{id}", id=id), done)
+    await page.rest.post(path_of("/v1/redrives/{id}/{step}", id=id, step=step), body)
+    return page.go("/redrives/{id}", done, id=id)
 
 
 async def _plan(page: Page) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from api.console.page import Page, action, screen
 from api.console.pages.rules.editing import POLICY, at, delete, save, written
-from api.console.rest import Refusal, path_of
+from api.console.rest import Refusal
 from policies.topic.difference import difference, text_of
 
 LIMIT: Final = 100
@@ -70,7 +70,7 @@ async def store(page: Page) -> Response:
         await save(page, POLICY, found.document)
     except Refusal as refusal:
         return await _editor(page, text, page.form.get("etag", ""), page.form.get("name", ""), refusal.detail)
-    return page.go(path_of("/policies/{name}", name=str(found.document["name"])), "policy-written")
+    return page.go("/policies/{name}", "policy-written", name=found.document["name"])
 
 
 async def roll_back(page: Page) -> Response:
@@ -79,14 +79,14 @@ async def roll_back(page: Page) -> Response:
     body = {"version": int(version) if version.isascii() and version.isdigit() else version}
     etag = page.form.get("etag", "")  # none of a policy that was deleted
     await page.rest.call("POST", f"{at(POLICY, name)}/rollback", None, body, {"If-Match": etag} if etag else {})
-    return page.go(path_of("/policies/{name}", name=name), "policy-rolled-back")
+    return page.go("/policies/{name}", "policy-rolled-back", name=name)
 
 
 async def remove(page: Page) -> Response:
     """Delete it; its versions stay."""
     name = page.request.path_params["name"]
     await delete(page, POLICY, name)
-    return page.go(path_of("/policies/{name}", name=name), "policy-deleted")
+    return page.go("/policies/{name}", "policy-deleted", name=name)
 
 
 async def _editor(page: Page, text: str, etag: str, name: str, refused: str = "") -> Response:

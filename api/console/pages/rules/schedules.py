@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from api.console.page import Page, action, screen
 from api.console.pages.rules.editing import SCHEDULE, at, delete, save, written
-from api.console.rest import Refusal, path_of
+from api.console.rest import Refusal
 from policies.topic.difference import text_of
 
 LIMIT: Final = 100
@@ -64,14 +64,14 @@ async def store(page: Page) -> Response:
         await save(page, SCHEDULE, found.document)
     except Refusal as refusal:
         return _editor(page, text, etag, name, refusal.detail)
-    return page.go(path_of("/schedules/{name}", name=str(found.document["name"])), "schedule-written")
+    return page.go("/schedules/{name}", "schedule-written", name=found.document["name"])
 
 
 async def run(page: Page) -> Response:
     """Send its message now, once for the key of the form."""
     name = page.request.path_params["name"]
     sent = await page.rest.post(f"{at(SCHEDULE, name)}/run", None, Idempotency_Key=page.form.get("key", ""))
-    return page.go(path_of("/messages/{id}", id=sent["id"]), "schedule-run")
+    return page.go("/messages/{id}", "schedule-run", id=sent["id"])
 
 
 async def remove(page: Page) -> Response:

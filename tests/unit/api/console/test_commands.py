@@ -23,3 +23,12 @@ def test_a_call_that_changes_something_says_who_asks() -> None:
     assert parts[parts.index("-X") + 1] == "POST"
     assert parts[parts.index("--json") + 1] == '{"id": "it\'s"}'
     assert "Tickover-Client: curl" in parts
+
+
+def test_a_name_that_looks_like_an_option_is_an_argument() -> None:
+    assert tickover("messages get", {"source": "x"}, "--help") == "tickover messages get --source x -- --help"
+
+
+def test_a_path_is_filled_with_quoted_steps() -> None:
+    command = curl("http://localhost", "GET", "/v1/messages/{id}", {"id": "a/b?c", "source": "x y"})
+    assert shlex.split(command)[-1] == "http://localhost/v1/messages/a%2Fb%3Fc?source=x+y"
