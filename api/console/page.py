@@ -240,7 +240,9 @@ def _environment() -> Environment:
         loader=PackageLoader("api.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
-    made.filters |= {name: getattr(words, name) for name in ("count", "short", "duration", "size", "rfc3339", "pretty")}
+    made.filters |= {
+        name: getattr(words, name) for name in ("count", "short", "duration", "size", "rfc3339", "moments", "pretty")
+    }
     made.globals |= {"static": static.address_of}
     return made
 

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -10,6 +12,9 @@ from zoneinfo import ZoneInfo
 SHORT: Final = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divided by, unit
 LONG_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 PARTS_MAX: Final = 2  # of a duration: 2 h 10 min
+_MOMENT: Final = re.compile(
+    r"(?P<whole>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d))|(?P<clock>\d\d:\d\d:\d\d) UTC"
+)
 
 
 def count(number: float | None) -> str:
@@ -74,6 +79,29 @@ def rfc3339(ms: int) -> str:
     except (OverflowError, ValueError, OSError):
         return ""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1_000:03d}Z"
+
+
+def moments(text: str, since_ms: int | None = None) -> Iterator[tuple[str, int | None]]:
+    """Pieces of a sentence: words, and times with their epoch ms, which a page shows in the viewer's zone.
+
+    Times are those in RFC 3339, and a clock's (07:44:00 UTC) where it is that of `since_ms`, as only then the day is
+    known. Pieces of markup are markup.
+    """
+    kind, begin = type(text), 0
+    for found in _MOMENT.finditer(text):
+        ms = since_ms if found["clock"] else _epoch_ms(found["whole"])
+        if ms is not None and (not found["clock"] or rfc3339(ms)[11:19] == found["clock"]):
+            yield kind(text[begin : found.start()]), None
+            yield kind(found[0]), ms
+            begin = found.end()
+    yield kind(text[begin:]), None
+
+
+def _epoch_ms(text: str) -> int | None:
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1_000)
+    except (ValueError, OverflowError):  # no such day
+        return None
 
 
 def size(number: float | None) -> str:

@@ -3,6 +3,7 @@
 from zoneinfo import ZoneInfo
 
 import pytest
+from markupsafe import Markup
 
 from api.console import words
 
@@ -37,3 +38,25 @@ def test_relative_moments() -> None:
     assert words.relative(NOW_MS + 12_000, NOW_MS) == "in 12 s"
     assert words.relative(NOW_MS - 960_000, NOW_MS) == "16 min ago"
     assert words.relative(NOW_MS + 900, NOW_MS) == "now"
+
+
+def test_times_in_a_sentence_are_found_and_all_else_stays() -> None:
+    text = (
+        "waits since 07:59:00 UTC (60 s), up to 2027-01-15T09:00:00.5+01:00, not 2027-02-31T00:00:00Z or 07:44:00 UTC"
+    )
+    pieces = list(words.moments(text, NOW_MS - 60_000))
+    assert [piece for piece in pieces if piece[1] is not None] == [
+        ("07:59:00 UTC", NOW_MS - 60_000),
+        ("2027-01-15T09:00:00.5+01:00", NOW_MS + 500),
+    ]
+    assert "".join(piece for piece, _ in pieces) == text
+
+
+def test_a_clock_whose_day_nobody_knows_stays_as_it_is() -> None:
+    assert list(words.moments("since 07:59:00 UTC")) == [("since 07:59:00 UTC", None)]
+
+
+def test_pieces_of_text_are_escaped_later_and_those_of_markup_are_not() -> None:
+    [(first, _), (_, ms), (last, _)] = words.moments(Markup("<b>at</b> 2027-01-15T08:00:00Z &amp; on"))
+    assert (ms, first.__html__(), last.__html__()) == (NOW_MS, "<b>at</b> ", " &amp; on")  # type: ignore[attr-defined]
+    assert type(next(words.moments("<b>"))[0]) is str
