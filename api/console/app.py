@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Scope
 
 from api.console import log_in, static
+from api.console.counts import counts_of
 from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
 from api.console.pages import about, changes, forecast, messages, overview, parts, search, send, targets
 from api.console.pages.failures import groups, letters, quarantine, redrives
@@ -23,6 +24,7 @@ from api.console.pages.rules import policies, schedules
 from api.console.rest import Refusal, Rest, as_sent
 from api.console.session import Session
 from api.console.words import now_ms
+from sidecar.overview.seen import Seen
 
 SCREENS: Final[Sequence[Screen]] = (
     *overview.SCREENS,
@@ -47,10 +49,11 @@ POLICY: Final = (
 
 
 class Console:
-    """Pages over an API."""
+    """Pages over an API. `known` is the last look at the group, if there is one."""
 
-    def __init__(self, api: ASGIApp, options: ConsoleOptions) -> None:
+    def __init__(self, api: ASGIApp, options: ConsoleOptions, known: Callable[[], Seen | None]) -> None:
         self._api = api
+        self._known = known
         self._options = options
         self._cookie = cookie_name(options.group)
 
@@ -129,6 +132,8 @@ class Console:
         if screen.method == "POST":
             await self._take_form(page)
         page.who = await page.get("/v1/whoami")
+        if page.may("read"):
+            page.counts = counts_of(self._known())
         if not page.may(screen.role):
             raise Refused(f"This needs the role {screen.role}, and yours is {page.who.get('role') or 'none'}.")
 
@@ -185,7 +190,7 @@ def _refused(page: Page, status: int, title: str, detail: str) -> Response:
 def install(api: Starlette, options: ConsoleOptions) -> None:
     """Show the console of `api` at `ROOT`."""
     api.add_route(ROOT, _begin, include_in_schema=False)
-    api.mount(ROOT, Console(api, options).application())
+    api.mount(ROOT, Console(api, options, api.state.overviews.known).application())
 
 
 async def _begin(request: Request) -> Response:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.console import commands, static, words
+from api.console.counts import Count
 from api.console.rest import Query, Refusal, Rest, address_of, query_of
 from api.console.session import Session
 
@@ -86,6 +87,7 @@ class Page:
     form: Mapping[str, str] = field(default_factory=dict)
     fields: Sequence[tuple[str, str]] = ()
     now_ms: int = field(default_factory=words.now_ms)
+    counts: Mapping[str, Count] = field(default_factory=dict)
 
     # --- what was asked ---------------------------------------------------------------------------------------
 

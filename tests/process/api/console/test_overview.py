@@ -1,5 +1,6 @@
 """The overview and the replicas in a browser: what is wrong first, the same figures as the API, live, and harmless."""
 
+import re
 from typing import Any
 
 import pytest
@@ -96,6 +97,24 @@ def test_figures_are_those_of_the_api_and_change_in_place(api: World, console: C
     api.monotonic_s += 10
     expect(held.locator(".value")).to_have_text("77")
     assert page.evaluate("window.kept"), "the page was not loaded anew"
+    assert console.problems == []
+
+
+def test_counts_stand_beside_the_names_of_pages_and_change_with_the_page(api: World, console: Console) -> None:
+    fill(api)
+    page = console.open("/settings")  # the first page of a process knows nothing yet
+    page.goto(f"{console.url}/ui/")
+    links = page.get_by_role("navigation").get_by_role("link")
+    expect(links.filter(has_text="Messages")).to_have_accessible_name("Messages 1.2 M held")
+    dead = sum(one.dead for one in minutes()) * 2
+    expect(links.filter(has_text="Dead letters")).to_have_accessible_name(f"Dead letters +{dead} in the last hour")
+    expect(links.filter(has_text="Overview")).to_have_accessible_name(re.compile("Overview [1-9] problems"))
+    expect(page.locator("#n")).to_have_class("n bad")
+    expect(links.filter(has_text="Policies")).to_have_accessible_name("Policies")
+    api.group.seen = seen(report(wheel=77))
+    api.monotonic_s += 10
+    expect(links.filter(has_text="Messages")).to_have_accessible_name("Messages 77 held")
+    expect(links.filter(has_text="Dead letters")).to_have_accessible_name("Dead letters")
     assert console.problems == []
 
 
