@@ -176,7 +176,7 @@ class Audit:
 
     async def _record(self, scope: Scope, trail: Trail) -> bool:
         """Whether the answer may be given."""
-        if not (trail.is_audited or trail.status in NOT_LET_IN or _is_refused_body(trail)):
+        if trail.is_recorded or not (trail.is_audited or trail.status in NOT_LET_IN or _is_refused_body(trail)):
             return True
         record = _record_of(scope, trail, self._now_ms())
         may_answer = await self._write(record, trail)

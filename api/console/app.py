@@ -82,6 +82,7 @@ class Console:
             except Refused as refused:
                 answer = _refused(page, 403, "Not done", str(refused))
             except Refusal as refusal:
+                request.state.trail.is_recorded = True  # by the call: the page that tells of it is no second refusal
                 if refusal.status == 401:
                     return self._to_log_in(request)
                 answer = _refused(page, refusal.status, str(refusal.problem.get("title") or "Not done"), refusal.detail)
