@@ -15,6 +15,7 @@ from api.console import commands, static, words
 from api.console.counts import Count
 from api.console.rest import Query, Refusal, Rest, address_of, query_of
 from api.console.session import Session
+from sidecar.model.times import duration
 
 ROOT: Final = "/ui"
 UTC: Final = "UTC"
@@ -242,9 +243,8 @@ def _environment() -> Environment:
         loader=PackageLoader("api.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
-    made.filters |= {
-        name: getattr(words, name) for name in ("count", "short", "duration", "size", "rfc3339", "moments", "pretty")
-    }
+    made.filters |= {name: getattr(words, name) for name in ("count", "short", "size", "rfc3339", "moments", "pretty")}
+    made.filters["duration"] = duration
     made.globals |= {"static": static.address_of}
     return made
 

@@ -1,7 +1,6 @@
 """Figures and times as people read them: filters and macros of all templates."""
 
 import json
-import math
 import re
 import time
 from collections.abc import Iterator
@@ -9,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from sidecar.model.times import duration
+
 SHORT: Final = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))  # from, divided by, unit
-LONG_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
-PARTS_MAX: Final = 2  # of a duration: 2 h 10 min
 _MOMENT: Final = re.compile(
     r"(?P<whole>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:\d\d))|(?P<clock>\d\d:\d\d:\d\d) UTC"
 )
@@ -30,23 +29,6 @@ def short(number: float | None) -> str:
         if number >= least:
             return f"{number / divisor:.1f} {unit}"
     return f"{number:,.0f}"
-
-
-def duration(ms: float | None) -> str:
-    """7800000 is 2 h 10 min; below a second milliseconds."""
-    if ms is None or not math.isfinite(ms):
-        return "–"
-    left = abs(int(ms))
-    if left < 1_000:
-        return f"{left} ms"
-    parts: list[str] = []
-    for size, unit in LONG_UNITS:
-        if left >= size and len(parts) < PARTS_MAX:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-        elif parts:
-            break
-    return " ".join(parts)
 
 
 def relative(ms: int | None, now_ms: int) -> str:

@@ -5,6 +5,7 @@
 Which fields are times is said by whoever makes a document: a count by topic may have the name of any of them. Pure.
 """
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -12,6 +13,8 @@ from typing import Any, Final
 from policies.duration import TIME_MAX_MS
 
 SUFFIX: Final = "_utc"
+DURATION_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+DURATION_PARTS_MAX: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -46,3 +49,20 @@ def for_people(data: Any) -> Any:
             if name not in words
         }
     return [for_people(item) for item in data] if isinstance(data, list | tuple) else data
+
+
+def duration(ms: float | None) -> str:
+    """7800000 is 2 h 10 min, in words of people: two units at most, below a second milliseconds; a dash for None."""
+    if ms is None or not math.isfinite(ms):
+        return "–"
+    left = abs(int(ms))
+    if left < 1_000:
+        return f"{left} ms"
+    parts: list[str] = []
+    for size, unit in DURATION_UNITS:
+        if left >= size and len(parts) < DURATION_PARTS_MAX:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+        elif parts:
+            break
+    return " ".join(parts)

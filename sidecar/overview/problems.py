@@ -12,7 +12,7 @@ from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import Report, Wait
 from sidecar.model.condition import Kind
 from sidecar.model.record import TopicPartition
-from sidecar.model.times import rfc_3339
+from sidecar.model.times import duration, rfc_3339
 from sidecar.overview.seen import Seen
 
 NAMED_MAX: Final = 3  # partitions that a sentence names
@@ -84,7 +84,7 @@ def _of_processes(reports: Iterable[Report]) -> Iterator[Fault]:
             yield Fault(Level.BAD, kind, report.replica, (report.replica,), since_ms, text, fix)
         if abs(report.clock_skew_ms) >= SKEW_MS:
             way = "ahead of" if report.clock_skew_ms > 0 else "behind"
-            text = f"The clock of {report.replica} is {_long(abs(report.clock_skew_ms))} {way} the brokers'. "
+            text = f"The clock of {report.replica} is {duration(abs(report.clock_skew_ms))} {way} the brokers'. "
             text += "Messages fire by the brokers' clock all the same."
             yield Fault(Level.WARN, "clock", report.replica, (report.replica,), -1, text)
 
@@ -93,8 +93,8 @@ def _faults(report: Report) -> Iterator[tuple[str, str, str]]:
     """Kind, sentence and fix of what is wrong with one process."""
     who = report.replica
     if report.turn_age_ms >= SILENT_TURN_MS:
-        text = f"The engine of {who} has not turned for {_long(report.turn_age_ms)}: nothing that it holds is emitted."
-        yield "stalled", f"{text} After 10 s /livez says so, and whoever watches it starts another one.", ""
+        text = f"The engine of {who} has not turned for {duration(report.turn_age_ms)}: nothing that it holds is "
+        yield "stalled", f"{text}emitted. After 10 s /livez says so, and whoever watches it starts another one.", ""
     if report.group_problem:
         text = f"{who} has no partitions: {_ended(report.group_problem)} It begins when the group gives it some."
         yield "group", text, DOCTOR
@@ -187,7 +187,7 @@ def _recovering(seen: Seen) -> Iterator[Fault]:
 def _overdue(reports: Sequence[Report]) -> Iterator[Fault]:
     oldest = max(reports, key=lambda report: report.oldest_overdue_ms, default=None)
     if oldest is not None and oldest.oldest_overdue_ms >= OVERDUE_MS:
-        text = f"The oldest message that is due waits for {_long(oldest.oldest_overdue_ms)}, on {oldest.replica}."
+        text = f"The oldest message that is due waits for {duration(oldest.oldest_overdue_ms)}, on {oldest.replica}."
         since_ms = max(oldest.at_ms - oldest.oldest_overdue_ms, 0)
         fix = "tickover messages list --due-to " + (rfc_3339(max(oldest.at_ms - OVERDUE_MS, 0)) or "")
         yield Fault(Level.WARN, "overdue", "", (oldest.replica,), since_ms, text, fix)
@@ -246,15 +246,7 @@ def _since(since_ms: int, now_ms: int) -> str:
     if since_ms < 0:
         return "for a moment"
     when = (rfc_3339(since_ms) or "")[11:19]
-    return f"since {when} UTC ({_long(max(now_ms - since_ms, 0))})"
-
-
-def _long(duration_ms: int) -> str:
-    seconds = duration_ms / 1_000
-    for unit, least in (("d", 2 * 86_400), ("h", 2 * 3_600), ("min", 120)):
-        if seconds >= least:
-            return f"{seconds // (least // 2):.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 1 else f"{duration_ms} ms"
+    return f"since {when} UTC ({duration(max(now_ms - since_ms, 0))})"
 
 
 def _count(count: int, word: str) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from sidecar.model.times import duration
+
 BARS: Final = " ▁▂▃▄▅▆▇█"
 THOUSANDS: Final = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 REPLICA_COLUMNS: Final = (
@@ -22,14 +24,6 @@ def short(count: int) -> str:
     return str(count)
 
 
-def long(duration_ms: float) -> str:
-    """A duration in its largest unit that it has twice: 90 s, 16 min, 3 h."""
-    for unit_ms, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
-        if duration_ms >= 2 * unit_ms:
-            return f"{duration_ms / unit_ms:.0f} {name}"
-    return f"{duration_ms:.0f} ms"
-
-
 def bars(values: Sequence[float | None]) -> str:
     """A bar for each value, as high as its part of the largest; a space where there is none, or nothing."""
     most = max((value for value in values if value is not None), default=0.0)
@@ -44,7 +38,7 @@ def lateness(flow: Document) -> str:
     percentiles = flow["lateness_ms"]
     if percentiles["p50"] is None:
         return "none emitted"
-    return f"{long(percentiles['p50'])} / {long(percentiles['p99'])}"
+    return f"{duration(percentiles['p50'])} / {duration(percentiles['p99'])}"
 
 
 def per_second(flow: Document, name: str) -> str:
@@ -107,8 +101,8 @@ def capacity_line(item: Document) -> dict[str, Any]:
         "peak": item["peak"]["held"],
         "peak_at": item["peak"].get("minute_utc") or item["peak"]["minute"],
         "fits": "yes" if item["fits"] else "no" if item["is_exact"] else "perhaps not",
-        "last_is_late": None if item["fits"] else long(item["late_ms"]),
-        "spread": "none would do" if spread_ms is None else long(spread_ms) if spread_ms else None,
+        "last_is_late": None if item["fits"] else duration(item["late_ms"]),
+        "spread": "none would do" if spread_ms is None else duration(spread_ms) if spread_ms else None,
     }
 
 

@@ -11,12 +11,12 @@ from sidecar.cli.overview.figures import (
     REPLICA_COLUMNS,
     bars,
     lateness,
-    long,
     per_second,
     replica_line,
     short,
 )
 from sidecar.model.foreign_text import visible
+from sidecar.model.times import duration
 
 PROBLEMS_MAX: Final = 6  # that a screen shows; the others are counted
 STYLES: Final = {"bad": "bold red", "warn": "yellow"}
@@ -70,7 +70,7 @@ def _figures(document: Mapping[str, Any]) -> Table:
         table.add_column()
     total = held["wheel"] + held["overflow"]
     near_and_far = f"{short(held['wheel'])} near, {short(held['overflow'])} far"
-    overdue = f"oldest {long(document['oldest_overdue_ms'])}" if document["oldest_overdue_ms"] else "nothing waits"
+    overdue = f"oldest {duration(document['oldest_overdue_ms'])}" if document["oldest_overdue_ms"] else "nothing waits"
     rows = (
         ("held", short(total), near_and_far),
         ("due in the hour", short(due["hour"]), f"{short(due['later'])} later"),
@@ -98,7 +98,7 @@ def _hours(document: Mapping[str, Any]) -> Table:
     latest = max((one for one in late if one is not None), default=0)
     most = "at most {} a minute"
     table.add_row("emitted, last hour", bars(emitted), Text(most.format(short(max(emitted, default=0))), "dim"))
-    table.add_row("p99, last hour", Text(bars(late), "yellow"), Text(f"at most {long(latest)}", "dim"))
+    table.add_row("p99, last hour", Text(bars(late), "yellow"), Text(f"at most {duration(latest)}", "dim"))
     table.add_row("due, next hour", Text(bars(due), "blue"), Text(most.format(short(max(due, default=0))), "dim"))
     return table
 

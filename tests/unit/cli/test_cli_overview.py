@@ -7,7 +7,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from sidecar.cli.overview.figures import bars, digest, long, problem_lines, replica_line, short
+from sidecar.cli.overview.figures import bars, digest, problem_lines, replica_line, short
 from sidecar.cli.overview.screen import PROBLEMS_MAX, View, screen
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import Rebuild
@@ -111,14 +111,6 @@ def test_what_others_said_does_nothing_to_a_terminal(tickover: Terminal) -> None
 )
 def test_counts_are_short(count: int, text: str) -> None:
     assert short(count) == text
-
-
-@pytest.mark.parametrize(
-    ("duration_ms", "text"),
-    [(0, "0 ms"), (1_999, "1999 ms"), (2_000, "2 s"), (960_000, "16 min"), (2 * 86_400_000, "2 d")],
-)
-def test_durations_have_one_unit(duration_ms: int, text: str) -> None:
-    assert long(duration_ms) == text
 
 
 def test_bars_are_as_high_as_their_part_of_the_largest() -> None:

@@ -11,15 +11,6 @@ NOW_MS = 1_800_000_000_000  # 2027-01-15 08:00:00 UTC
 
 
 @pytest.mark.parametrize(
-    ("ms", "text"),
-    [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (61_000, "1 min 1 s"), (7_800_000, "2 h 10 min"),
-     (86_400_000, "1 d"), (90_061_000, "1 d 1 h"), (86_460_000, "1 d"), (-5_000, "5 s"), (None, "–")],
-)  # fmt: skip
-def test_durations(ms: int | None, text: str) -> None:
-    assert words.duration(ms) == text
-
-
-@pytest.mark.parametrize(
     ("number", "text"),
     [(0, "0"), (9_999, "9,999"), (10_000, "10.0 k"), (1_204_331, "1.2 M"), (2_000_000_000, "2.0 G"), (None, "–")],
 )
