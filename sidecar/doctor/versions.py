@@ -70,6 +70,11 @@ FORMATS: Final = (
         ),
         "doesn't know the plan",
     ),
+    Format(
+        "pause",
+        (Step(FIRST, "none"), Step((0, 3, 0), "1", "something is paused")),
+        "knows no pauses: it emits what is paused",
+    ),
 )
 
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 from sidecar.conditions.attribution import Sign
 from sidecar.kafka.backlog import BacklogUnavailable
 from sidecar.lookup.report import MINUTE_MS, MINUTES, Overview
+from sidecar.model.condition import Pausable, Pause
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowFailure
 from sidecar.overview.seen import Seen
@@ -23,11 +24,12 @@ class Replicas(Protocol):
 
 
 class Asked(NamedTuple):
-    """Sources of a `GroupOverview`: replicas, signs of life, and where the sources' partitions end."""
+    """Sources of a `GroupOverview`: replicas, signs of life, where the sources' partitions end, pauses in force."""
 
     replicas: Replicas
     signs: Callable[[], Sequence[Sign]]
     ends: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
+    pauses: Callable[[], Mapping[Pausable, Pause]]
 
 
 class GroupOverview:
@@ -56,7 +58,8 @@ class GroupOverview:
         silent = sorted((one for one in signs if one.run not in answered), key=lambda sign: sign.replica)
         if problem and not overview.problem:
             overview = overview._replace(problem=problem)
-        return Seen(self._group, self._guarantee, at_ms, overview, silent, self._lags(overview))
+        lags, pauses = self._lags(overview), self._asked.pauses()
+        return Seen(self._group, self._guarantee, at_ms, overview, silent, lags, pauses)
 
     def _signs(self) -> tuple[Sequence[Sign], str]:
         try:

@@ -9,6 +9,7 @@ from sidecar.conditions.store import RedisSpanLog
 from sidecar.kafka.backlog import Backlog
 from sidecar.lookup.group import GroupLookUp
 from sidecar.model.stats import Stats
+from sidecar.operations.pauses.store import PauseStore
 from sidecar.operations.schedules.store import ScheduleStore
 from sidecar.overview.group_overview import Asked, GroupOverview
 from sidecar.overview.minutes import LastHour
@@ -53,9 +54,9 @@ class ProcessOverview:
 
         return Reporter(self._run, self._stats, self._hour, self._conditions.going_on, warnings, time.monotonic)
 
-    def group(self, replicas: GroupLookUp, backlog: Backlog) -> GroupOverview:
+    def group(self, replicas: GroupLookUp, backlog: Backlog, pauses: PauseStore) -> GroupOverview:
         """The whole group as this process sees it."""
-        asked = Asked(replicas, self._spans.signs, backlog.ends)
+        asked = Asked(replicas, self._spans.signs, backlog.ends, pauses.alive)
         return GroupOverview(self._settings.group, self._settings.guarantee, asked, now_ms, time.monotonic)
 
     def _retries(self, topic: str) -> bool:

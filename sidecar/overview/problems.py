@@ -3,6 +3,7 @@
 Pure: from one look at the group.
 """
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -10,17 +11,24 @@ from typing import Final, NamedTuple
 
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import Report, Wait
-from sidecar.model.condition import Kind
+from sidecar.model.condition import Kind, PauseKind
 from sidecar.model.record import TopicPartition
 from sidecar.model.times import duration, rfc_3339
 from sidecar.overview.seen import Seen
 
 NAMED_MAX: Final = 3  # partitions that a sentence names
+PAUSES_NAMED_MAX: Final = 20  # of up to 1,000, the oldest first
 OVERDUE_MS: Final = 60_000  # what waits longer is a problem
 SILENT_TURN_MS: Final = 3_000  # an engine turns many times a second
 SKEW_MS: Final = 1_000  # how far a clock may be off before it is told
 GONE_MS: Final = 10_000  # who gave no sign for so long has ended, as far as one can tell
 DOCTOR: Final = "tickover doctor"
+PAUSED: Final = {
+    PauseKind.POLICY: "What it has decided and is due waits",
+    PauseKind.SOURCE: "Nothing new of it is read",
+    PauseKind.TARGET: "What is due for it waits; other targets go on",
+    PauseKind.SCHEDULE: "It writes nothing",
+}
 
 
 class Level(StrEnum):
@@ -54,6 +62,7 @@ def problems_of(seen: Seen) -> list[Fault]:
         *_recovering(seen),
         *_rates(seen),
         *_overdue(seen.reports),
+        *_pauses(seen),
         *_warnings(seen.reports),
     ]
     return sorted(found, key=lambda problem: problem.level is Level.WARN)
@@ -146,6 +155,23 @@ def _rates(seen: Seen) -> Iterator[Fault]:
         text = f"More is due for {target} than its rate lets through {_since(since_ms, seen.at_ms)}. "
         text += f"{_waiting(who, target) or 'What is due for it'} waits its turn; other targets go on."
         yield Fault(Level.WARN, "rate", target, _names(who), since_ms, text, "tickover forecast")
+
+
+def _pauses(seen: Seen) -> Iterator[Fault]:
+    told = sorted(seen.pauses.items(), key=lambda item: item[1].since_ms)
+    for (kind, name), pause in told[:PAUSES_NAMED_MAX]:
+        until = "somebody resumes it" if pause.until_ms < 0 else rfc_3339(pause.until_ms)
+        text = f"The {kind} {name} is paused {_since(pause.since_ms, seen.at_ms)} by {pause.by}: "
+        text += f"{_ended(pause.reason)} {PAUSED[kind]}. So it is until {until}."
+        yield Fault(Level.WARN, "paused", name, (), pause.since_ms, text, _resuming(kind, name))
+    if (more := len(told) - PAUSES_NAMED_MAX) > 0:
+        text = f"{_count(more, 'more thing')} {'is' if more == 1 else 'are'} paused."
+        yield Fault(Level.WARN, "paused", "", (), -1, text, "tickover pauses list")
+
+
+def _resuming(kind: PauseKind, name: str) -> str:
+    """The command; a name that begins with a dash is no option."""
+    return shlex.join(["tickover", "pauses", "remove", *(["--"] if name.startswith("-") else []), kind.value, name])
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------

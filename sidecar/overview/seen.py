@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import MINUTE_MS, MINUTES, Flow, Overview, Report
+from sidecar.model.condition import Pausable, Pause
 from sidecar.model.record import TopicPartition
 from sidecar.model.stats import Lateness
 from sidecar.overview.minutes import plus
@@ -13,6 +14,7 @@ from sidecar.overview.minutes import plus
 class Seen(NamedTuple):
     """The group as of `at_ms`. `silent`: the last signs of processes that have not answered; `problem`: why nobody else
     could be asked. `lags`: records of each partition that its replica has not read; none where Kafka doesn't say.
+    `pauses`: those that are in force.
     """
 
     group: str
@@ -21,6 +23,7 @@ class Seen(NamedTuple):
     overview: Overview
     silent: Sequence[Sign]
     lags: Mapping[TopicPartition, int]
+    pauses: Mapping[Pausable, Pause]
 
     @property
     def reports(self) -> list[Report]:

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from policies.retention import Short
 from policies.table import PolicyTable
 from sidecar.engine.counters import COUNTED
+from sidecar.model.condition import Pausable
 from sidecar.model.record import Outcome
 from sidecar.model.stats import LATENESS_BOUNDS_MS, Lateness, Left, Stats, TopicCounts
 from sidecar.model.version import VERSION
@@ -29,6 +30,7 @@ PREFIX: Final = "tickover_"
 BREAKER_STATES: Final = ("closed", "half_open", "open")
 CONFIG_FILES: Final = ("policies", "settings")  # of those that are looked at; the others hold secrets
 OCCURRENCE_KINDS: Final = ("in_time", "made_up")
+Ages = Callable[[], Mapping[Pausable, float]]
 COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
@@ -210,11 +212,13 @@ class Recorder:
 
 
 class Exposition:
-    """Call it for the text of a scrape."""
+    """Call it for the text of a scrape. `ages_s`: seconds that each pause has been in force."""
 
-    def __init__(self, stats: Callable[[], Stats], table: Callable[[], PolicyTable], recorder: Recorder) -> None:
+    def __init__(
+        self, stats: Callable[[], Stats], table: Callable[[], PolicyTable], recorder: Recorder, ages_s: Ages = dict
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Snapshot(stats, table))
+        self._registry.register(_Snapshot(stats, table, ages_s))
         self._recorder = recorder
 
     def __call__(self) -> bytes:
@@ -222,11 +226,12 @@ class Exposition:
 
 
 class _Snapshot(Collector):
-    """Turns one `Stats` and one `PolicyTable` into metrics."""
+    """Turns one `Stats`, one `PolicyTable` and the pauses into metrics."""
 
-    def __init__(self, stats: Callable[[], Stats], table: Callable[[], PolicyTable]) -> None:
+    def __init__(self, stats: Callable[[], Stats], table: Callable[[], PolicyTable], ages_s: Ages) -> None:
         self._stats = stats
         self._table = table
+        self._ages_s = ages_s
 
     def describe(self) -> Iterable[Metric]:
         return ()  # else registering would collect, before there is anything to collect
@@ -241,6 +246,7 @@ class _Snapshot(Collector):
         yield _lateness(stats.lateness)
         yield from _state(stats)
         yield _policies(self._table())
+        yield _pauses(self._ages_s())
         yield InfoMetricFamily(PREFIX + "build", "This program", {"version": VERSION, "python": python_version()})
 
 
@@ -381,4 +387,12 @@ def _policies(table: PolicyTable) -> Metric:
     family = GaugeMetricFamily(PREFIX + "policy_info", "Policies in force; always 1", labels=["policy", "version"])
     for name, versioned in sorted(table.policies.items()):
         family.add_metric([name, str(versioned.version)], 1)
+    return family
+
+
+def _pauses(ages_s: Mapping[Pausable, float]) -> Metric:
+    text = "How long a policy, a source, a target or a schedule has been paused; nothing once it is resumed"
+    family = GaugeMetricFamily(PREFIX + "pause_seconds", text, labels=["kind", "name"])
+    for (kind, name), age_s in ages_s.items():
+        family.add_metric([kind.value, name], age_s)
     return family

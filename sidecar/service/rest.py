@@ -110,7 +110,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         schedules=schedules,
         schedule_limits=limits_of(settings),
         pauses=made.pauses,
-        metrics=Exposition(lambda: engine.stats, lambda: store.table, made.recorder),
+        metrics=Exposition(lambda: engine.stats, lambda: store.table, made.recorder, made.pauses.ages_s),
         gate=made.gate,
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=time.monotonic,
@@ -119,7 +119,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         resending=resending_of(settings, client, redriven, redrives),
         limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         path=settings.api.path,
-        group=made.overview.group(replicas, backlog),
+        group=made.overview.group(replicas, backlog, made.pauses),
     )
     for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
         part.start()

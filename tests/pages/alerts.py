@@ -17,6 +17,7 @@ MORE: Final = {
     "TickoverRedisEvicts": "[size it](size-it.md#redis)",
     "TickoverRedisNotPersistent": "[size it](size-it.md#redis)",
     "TickoverLost": "[rebuilding](../failures.md#rebuilding-what-redis-lost)",
+    "TickoverPauseForgotten": "[pause a target](protect-a-target.md#pause-a-target)",
     "TickoverRebuilding": "[rebuilding](../failures.md#rebuilding-what-redis-lost)",
     "TickoverConfigFileBad": "[configuration](../configuration.md)",
     "TickoverSecretFileBad": "[secrets](../security.md)",

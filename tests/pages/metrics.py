@@ -10,6 +10,7 @@ from api.serving.siblings import processes_up
 from policies.model import Policy, Versioned
 from policies.retention import Short
 from policies.table import PolicyTable
+from sidecar.model.condition import Pausable, PauseKind
 from sidecar.model.stats import Left, QuotaUse, Stats, TargetFlow, TopicCounts
 from sidecar.service.metrics import Exposition, Recorder
 from tests.pages.text import code, head, table
@@ -51,7 +52,8 @@ def families() -> list[Metric]:
         {"name": "reminders", "match": {"topics": ["reminders"]}, "delay": {}, "target": {"topic": "push"}}
     )
     policies = PolicyTable(1, {"reminders": Versioned(policy, 1, "somebody", 0, "api")})
-    text = Exposition(lambda: stats, lambda: policies, recorder)().decode()
+    paused = {Pausable(PauseKind.TARGET, "push"): 60.0}
+    text = Exposition(lambda: stats, lambda: policies, recorder, lambda: paused)().decode()
     found = [*text_string_to_metric_families(text), processes_up([1], [1])]
     return sorted((one for one in found if not one.name.endswith("_created")), key=lambda one: one.name)
 

@@ -39,7 +39,7 @@ def seen(*reports: Report, **fields: Any) -> Seen:
     overview = Overview(replicas, **{name: fields.pop(name, default) for name, default in parts.items()})
     known: dict[str, Any] = {
         "group": "payments", "guarantee": "exactly_once", "at_ms": NOW_MS, "overview": overview,
-        "silent": (), "lags": {},
+        "silent": (), "lags": {}, "pauses": {},
     }  # fmt: skip
     return Seen(**(known | fields))
 

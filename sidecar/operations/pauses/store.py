@@ -96,6 +96,11 @@ class PauseStore:
         now_ms = self._now_ms()
         return {one: self._pauses[one] for one in sorted(self._pauses) if not self._pauses[one].is_over(now_ms)}
 
+    def ages_s(self) -> dict[Pausable, float]:
+        """Seconds for which each pause has been in force, by kind and name."""
+        now_ms = self._now_ms()
+        return {one: max(now_ms - pause.since_ms, 0) / 1_000 for one, pause in self.alive().items()}
+
     def is_paused(self, kind: PauseKind, name: str) -> bool:
         """Whether something is paused now."""
         pause = self._pauses.get(Pausable(kind, name))

@@ -49,6 +49,7 @@ BAD: Final = ',topic="orders",reason="bad_header"'
 SHORT: Final = ',topic="orders",setting="retention.ms"'
 POLICIES: Final = ',file="policies"'
 TOKENS: Final = ',file="tokens"'
+PAUSED: Final = ',kind="target",name="mail"'
 SOUND: Final[dict[str, str]] = {
     **always("build_info", 1), **always("ready", 1), **always("early_total", 0), **always("ledger_imbalance", 0),
     **always("lost_total", 3, KEPT), **always("oldest_overdue_seconds", 0.2), **lateness(600, 600, 600),
@@ -57,6 +58,7 @@ SOUND: Final[dict[str, str]] = {
     **always("retention_short", 0, SHORT), **always("left_records", 0, ORDERS), **always("quarantined_total", 3, BAD),
     **always("control_total", 3, NOT_FOUND), **always("control_total", 3, FOUND), **always("schedules_unreadable", 0),
     **always("config_file_bad", 0, POLICIES), **always("secret_file_bad", 0, TOKENS),
+    **always("pause_seconds", 86_000, PAUSED),
 }  # fmt: skip
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
@@ -68,6 +70,7 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverOverdue": always("oldest_overdue_seconds", 31),
     "TickoverLate": lateness(500, 500, 600),
     "TickoverPaused": always("paused_partitions", 1),
+    "TickoverPauseForgotten": always("pause_seconds", 86_401, PAUSED),
     "TickoverRebuilding": always("rebuilding_partitions", 1),
     "TickoverRedisMemory": always("redis_memory_ratio", 0.76),
     "TickoverRedisEvicts": always("redis_evicting", 1),

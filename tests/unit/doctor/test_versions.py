@@ -16,6 +16,7 @@ from sidecar.ledger.commit_metadata import _VERSION, _VERSION_WITHOUT_CUTS
 from sidecar.model.record import Position
 from sidecar.operations.dead_letters.redrive_plan import PLAIN_SCHEMA
 from sidecar.operations.dead_letters.redrive_plan import SCHEMA as PLAN_SCHEMA
+from sidecar.operations.pauses.store import SCHEMA as PAUSE_SCHEMA
 from sidecar.operations.schedules.schedule_book import SCHEMA as SCHEDULE_SCHEMA
 from sidecar.operations.schedules.schedule_book import SCHEMA_WITHOUT_BOUNDS
 from sidecar.overflow.keys import FORMAT
@@ -31,6 +32,7 @@ NUMBERS: Final = {
     "plan of a redrive or change": f"{PLAIN_SCHEMA}; {PLAN_SCHEMA} where another has to approve it, or a redrive "
     "discards, edits or names its letters",
     "schedule": f"{SCHEMA_WITHOUT_BOUNDS}; {SCHEDULE_SCHEMA} once it has a start or an end",
+    "pause": str(PAUSE_SCHEMA),
 }
 
 

@@ -14,11 +14,14 @@ from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.query import Answer, Query
 from sidecar.lookup.report import Overview, Replica
+from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.overview.group_overview import ENDS_KEPT_S, Asked, GroupOverview
 from tests.unit.fake_backlog import FakeBacklog
 from tests.unit.report_world import LANE, NOW_MS, report, report_of
+
+PAUSES = {Pausable(PauseKind.TARGET, "mail"): Pause("moving", "ops", NOW_MS)}
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Group:
 
 
 def looking(group: Group) -> GroupOverview:
-    asked = Asked(group, group.signs, group.ends_of)
+    asked = Asked(group, group.signs, group.ends_of, lambda: PAUSES)
     return GroupOverview("payments", "exactly_once", asked, lambda: NOW_MS, lambda: group.now_s)
 
 
@@ -61,6 +64,7 @@ def test_who_gives_signs_and_does_not_answer_is_silent() -> None:
     seen = looking(group).look()
     assert [sign.replica for sign in seen.silent] == ["b", "c"]
     assert group.others == 2
+    assert seen.pauses == PAUSES
 
 
 def test_a_process_that_was_started_again_under_its_name_is_another_one() -> None:

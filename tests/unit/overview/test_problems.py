@@ -6,8 +6,9 @@ import pytest
 
 from sidecar.conditions.attribution import Sign
 from sidecar.lookup.report import Rebuild, Report, Target, Wait
+from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import TopicPartition
-from sidecar.overview.problems import Fault, Level, problems_of
+from sidecar.overview.problems import PAUSES_NAMED_MAX, Fault, Level, problems_of
 from tests.unit.report_world import NOW_MS, busy_report, report, seen
 
 MINUTE_MS = 60_000
@@ -117,6 +118,36 @@ def test_more_than_a_rate_lets_through() -> None:
     problem = only(report("a", waits=waits, targets=(Target(topic="mail", waiting=1, rate=5.0),)))
     assert (problem.level, problem.kind, problem.since_ms) == (Level.WARN, "rate", NOW_MS - 5_000)
     assert "A queue of 1 message waits its turn" in problem.text
+
+
+def test_what_is_paused_is_told_with_the_command_that_resumes_it() -> None:
+    pauses = {
+        Pausable(PauseKind.TARGET, "mail"): Pause("gateway moves", "ops", NOW_MS - 16 * MINUTE_MS),
+        Pausable(PauseKind.SCHEDULE, "end of month"): Pause("audit.", "me", NOW_MS - 93_600_000, NOW_MS + MINUTE_MS),
+    }
+    month, mail = problems_of(seen(report(), pauses=pauses))
+    assert (mail.level, mail.kind, mail.subject, mail.since_ms) == (
+        Level.WARN, "paused", "mail", NOW_MS - 16 * MINUTE_MS,
+    )  # fmt: skip
+    assert mail.text == (
+        "The target mail is paused since 07:44:00 UTC (16 min) by ops: gateway moves. "
+        "What is due for it waits; other targets go on. So it is until somebody resumes it."
+    )
+    assert mail.fix == "tickover pauses remove target mail"
+    assert month.text.endswith("by me: audit. It writes nothing. So it is until 2027-01-15T08:01:00.000Z.")
+    assert month.fix == "tickover pauses remove schedule 'end of month'"
+
+
+def test_of_very_many_pauses_the_oldest_are_named() -> None:
+    count = PAUSES_NAMED_MAX + 2
+    pauses = {Pausable(PauseKind.TARGET, f"t{n}"): Pause("r", "me", NOW_MS - n) for n in range(count)}
+    found = problems_of(seen(report(), pauses=pauses))
+    assert [one.subject for one in found] == [f"t{n}" for n in range(count - 1, 1, -1)] + [""]
+    assert (found[-1].text, found[-1].fix) == ("2 more things are paused.", "tickover pauses list")
+
+
+def test_a_name_that_looks_like_an_option_is_none() -> None:
+    assert only(report(), pauses={Pausable(PauseKind.TARGET, "-x"): Pause("r", "me", 1)}).fix.endswith("-- target -x")
 
 
 def test_what_is_long_overdue_can_be_listed() -> None:

@@ -6,6 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies.model import Policy, Versioned
 from policies.table import EMPTY_TABLE, PolicyTable
+from sidecar.model.condition import Pausable, PauseKind
 from sidecar.model.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
 from sidecar.service.metrics import Exposition, Recorder
 
@@ -132,6 +133,20 @@ def test_an_idle_process() -> None:
     assert found["redis_memory_ratio",] == 0
     assert found["redis_persistent",] == 1
     assert (found["redis_evicting",], found["redis_evicted_keys_total",]) == (0, 0)
+
+
+def test_each_pause_says_how_long_it_lasts_and_none_is_left_of_one_that_is_over() -> None:
+    ages_s = {Pausable(PauseKind.TARGET, "mail"): 86_401.0, Pausable(PauseKind.SCHEDULE, 'odd"\n'): 0.5}
+    expose = Exposition(Stats, lambda: EMPTY_TABLE, Recorder(), lambda: ages_s)
+
+    def shown() -> dict[tuple[str, ...], float]:
+        families = text_string_to_metric_families(expose().decode())
+        [one] = [family for family in families if family.name == "tickover_pause_seconds"]
+        return {tuple(sample.labels.values()): sample.value for sample in one.samples}
+
+    assert shown() == {("target", "mail"): 86_401, ("schedule", 'odd"\n'): 0.5}
+    ages_s.clear()
+    assert shown() == {}
 
 
 def test_recorder_from_many_threads() -> None:

@@ -40,7 +40,7 @@ def test_a_pause_whose_time_is_over_is_none_and_goes_with_the_next_write() -> No
     assert world.store.is_paused(*MAIL)
     world.now_ms = 70
     assert not world.store.is_paused(*MAIL)
-    assert world.store.alive() == {}
+    assert world.store.alive() == world.store.ages_s() == {}
     assert not world.store.remove(MAIL)
     world.store.put(MAIL, PAUSE)
     world.store.put(TICK, PAUSE._replace(until_ms=-1))
@@ -69,6 +69,14 @@ def test_what_is_no_pause_is_passed_over(key: bytes) -> None:
     world = MemoryPauses()
     world.write(key, WRITTEN.encode())
     assert not world.store.all()
+
+
+def test_each_says_how_long_it_has_lasted() -> None:
+    world = MemoryPauses(now_ms=4)
+    world.store.put(MAIL, PAUSE)
+    assert world.store.ages_s() == {MAIL: 0}, "by a clock that is behind the writer's"
+    world.now_ms = 65
+    assert world.store.ages_s() == {MAIL: 0.06}
 
 
 def test_without_kafka_a_write_says_so() -> None:
