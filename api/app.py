@@ -19,6 +19,7 @@ from api.body import BodyLimit
 from api.console import app as console
 from api.console.page import ConsoleOptions
 from api.dependencies import declared_access, refuse_undeclared
+from api.events.feed import Feed
 from api.message import NewMessage, NewMessages
 from api.openapi import document, problem_pages
 from api.ports import Ports
@@ -39,7 +40,7 @@ from api.routes import (
 )
 from api.routes.about import audit, quarantine
 from api.routes.about import process as about
-from api.routes.group import capacity, overview
+from api.routes.group import capacity, events, overview
 from api.routes.group.looks import Overviews
 from policies.model import Policy
 from sidecar.model.version import VERSION
@@ -79,6 +80,7 @@ PARTS: Final = (
     about,
     audit,
     overview,
+    events,
     capacity,
     pauses,
     health,
@@ -105,6 +107,7 @@ def create_app(ports: Ports, console_options: ConsoleOptions | None = None) -> F
     app.state.ports = ports
     app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
     app.state.overviews = Overviews(ports.group, ports.lookup, ports.monotonic_s)
+    app.state.events = Feed(events.Looks(ports, app.state.overviews), ports.now_ms)
     app.state.explainer = explain.Explainer()
     app.state.routes = tuple(route for part in PARTS for route in part.router.routes)
     problems.install(app)
@@ -166,8 +169,15 @@ class Head:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_sent = False
+
         async def send_without_body(message: Message) -> None:
-            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+            nonlocal is_sent
+            if message["type"] != "http.response.body":
+                await send(message)
+            elif not is_sent:  # with its first part the answer is over, as a stream by itself never is
+                is_sent = True
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
         if scope["type"] == "http" and scope["method"] == "HEAD":
             await self.app({**scope, "method": "GET"}, receive, send_without_body)

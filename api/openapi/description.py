@@ -42,7 +42,7 @@ _BY_STATUS: Final = {
     429: "rate-limited",
     503: "audit-unavailable changes-busy explain-busy idempotency-unavailable kafka-unavailable keys-unavailable "
     "look-up-incomplete look-up-unavailable not-alive not-ready pauses-unavailable policies-unavailable redrives-busy "
-    "scans-busy schedules-unavailable transactions-unsupported",
+    "scans-busy schedules-unavailable too-many-streams transactions-unsupported",
 }
 STATUS_OF: Final = {name: status for status, names in _BY_STATUS.items() for name in names.split()}
 
@@ -75,11 +75,14 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "due_from": "Due at or after this time",
     "due_to": "Due before this time",
     "error": "A part of what the letter died of",
+    "event": "Events of this name; left out: of all",
     "error_class": "The class of the failure, as a glob",
+    "follow": "False: end when all that has changed is told",
     "id": "The id, as it was given or answered",
     "if-none-match": "ETags that are known already, or *: 304 where what there is has one of them",
     "idempotency-key": "1 to 255 printable characters that name this request, so that it may be repeated",
     "kind": "`policy`, `schedule`, `source` or `target`",
+    "last-event-id": "Id of the last event that was heard; left out: begin with `reset`",
     "limit": "At most so many items",
     "minutes": "So many minutes from now on",
     "name": "The name",

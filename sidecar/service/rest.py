@@ -125,6 +125,7 @@ def start(made: Made, stop_server: Callable[[], None], stack: ExitStack) -> tupl
         part.start()
     app = create_app(ports, console_of(settings))
     stack.callback(stop_server)  # while what it asks is still there
+    stack.callback(app.state.events.stop)  # before the server, which would wait for streams
     ledger_reader.start()
     stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
     firing = firing_of(settings, (client, schedules, made.pauses), made.machinery, made.sources, made.recorder)

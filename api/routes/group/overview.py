@@ -216,7 +216,7 @@ def replica_document(replica: Replica, seen: Seen) -> Document:
     told = {
         "replica": report.replica,
         "run": report.run,
-        "state": _state(report),
+        "state": state_of(report),
         "version": report.version,
         "started": _time(report.started_ms),
         "as_of": _time(report.at_ms),
@@ -248,8 +248,8 @@ def _sign_document(sign: Sign) -> Document:
     return with_times({"replica": sign.replica, "run": sign.run, "last_sign": sign.at_ms}, "last_sign")
 
 
-def _state(report: Report) -> str:
-    """The first that is true of it; `running` is what all is well with."""
+def state_of(report: Report) -> str:
+    """State of a process: the first that is true of it; `running` is what all is well with."""
     states = {
         "waiting": report.group_problem,
         "stalled": report.turn_age_ms >= SILENT_TURN_MS,

@@ -23,8 +23,8 @@ UNFORESEEN: Final = (
 )  # fmt: skip
 OPERATION_ID_MAX: Final = 32
 VERBS: Final = (
-    "abort", "approve", "cancel", "canary", "delete", "discard", "edit", "explain", "export", "fire", "get", "list",
-    "pause", "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
+    "abort", "approve", "cancel", "canary", "delete", "discard", "edit", "explain", "export", "fire", "follow", "get",
+    "list", "pause", "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
 )  # fmt: skip
 DESCRIBED: Final = [route for route in ROUTES if route.include_in_schema]
 
@@ -79,7 +79,10 @@ def test_operation_ids_are_names_for_functions_of_a_client(document: Any) -> Non
 @pytest.mark.parametrize("call", sorted(name for name in CALLS if "/v1/" in name))
 def test_what_is_answered_has_a_schema_and_an_example(document: Any, call: str) -> None:
     for status, answer in operations(document)[call]["responses"].items():
-        if status.startswith("2") and status != "204":
+        if call == "GET /v1/events" and status == "200":
+            assert answer["content"].keys() == {"text/event-stream"}
+            assert answer["content"]["text/event-stream"].keys() == {"schema", "example"}
+        elif status.startswith("2") and status != "204":
             media = answer["content"]["application/json"]
             assert media["schema"], (call, status)
             assert "example" in media or call == "GET /v1/schemas/policy", (call, status)

@@ -244,6 +244,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     ),
     "GET /v1/dead-letters/{topic}/{partition}/{offset}": (Call(LETTER), Call(LETTER, query=PAYLOAD)),
     "GET /v1/doctor": (Call(),),
+    "GET /v1/events": (Call(query={"follow": "false"}),),
     "GET /v1/forecast": (Call(),),
     "GET /v1/lateness": (Call(query={"id": "a"}),),
     "GET /v1/messages": (

@@ -23,7 +23,7 @@ WHOLE_LETTER = PAYLOADS | {"error text", "address in an error"}  # its headers h
 
 
 # Their parameters show nothing more.
-OF_READERS = ("GET /v1/lateness",)
+OF_READERS = ("GET /v1/events", "GET /v1/lateness")
 SHOWS_NO_MORE = {"error"}  # parameters of whoever may see the list
 
 

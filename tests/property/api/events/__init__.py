@@ -1,0 +1,1 @@
+"""Laws of events and their ring."""
