@@ -67,6 +67,7 @@ class Console:
             Route("/log-in/provider", self._guarded(log_in.to_provider), methods=["GET"]),
             Route("/log-in/returned", self._guarded(log_in.from_provider), methods=["GET"]),
             Route("/log-out", self._guarded(log_in.leave), methods=["POST"]),
+            Route("/events", self._events, methods=["GET"]),
             *(Route(one.path, self._shown(one), methods=[one.method]) for one in screens),
         ]
         return Starlette(routes=routes, exception_handlers={HTTPException: self._not_there})
@@ -89,6 +90,16 @@ class Console:
             return self._kept(page, answer)
 
         return show
+
+    async def _events(self, request: Request) -> ASGIApp:
+        """Events of what changes, for the script of a page: asking is nobody's presence, and the session stays."""
+        if log_in.is_from_elsewhere(request):
+            return Response(None, 403)
+        page = self._page(request)
+        if page is None:
+            return Response(None, 401)
+        last_id = request.headers.get("last-event-id")
+        return page.rest.passed_on("/v1/events", request.url.query, {"last-event-id": last_id} if last_id else {})
 
     def _guarded(self, show: Callable[[Page], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Pages that need no log-in."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CLIENT: Final = "console"  # of the header that no page of another site can send
 _STEP: Final = re.compile(r"\{(\w+)(:path)?\}")
@@ -106,6 +106,14 @@ class Rest:
         if not 200 <= answer.status < 300:
             raise Refusal(answer.status, _problem_of(answer))
         return answer
+
+    def passed_on(self, path: str, query: str, headers: Mapping[str, str]) -> ASGIApp:
+        """An answer of the API as it comes, part by part: one that goes on, which `call` would wait for."""
+
+        async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+            await self.api(self._scope("GET", path, query, b"", headers), receive, send)
+
+        return pass_on
 
     async def _exchange(self, method: str, path: str, query: str, content: bytes, headers: Mapping[str, str]) -> Answer:
         messages = [{"type": "http.request", "body": content}]

@@ -2,14 +2,48 @@
 "use strict";
 
 const TICK_MS = 2000;
+const SETTLE_MS = 100; // several events of one moment are one
+const AT_LEAST_MS = 30000; // with events, too: some figures change by themselves
+const STREAM_AGAIN_MS = 60000; // after the stream was refused
 const ZONE_COOKIE = "tickover-zone";
 const root = document.body.dataset.root;
 
-// Live parts ask again while somebody looks: a hidden page asks nothing, and nothing moves under an open form.
+// Live parts ask again when an event says that what they show has changed; where no events come, every 2 s. A hidden page
+// asks nothing and holds no stream, and nothing moves under an open form.
 const isBusy = () => document.querySelector("details.confirm[open], dialog[open]") !== null;
+let stream = null, hears = false, hasHeard = false, isDue = false, askedAt = Date.now(), streamAt = 0, settling;
+const tick = () => {
+  if (document.visibilityState !== "visible" || isBusy()) return;
+  isDue = false;
+  askedAt = Date.now();
+  document.body.dispatchEvent(new Event("tick"));
+};
+const hear = () => {
+  hears = hasHeard = isDue = true;
+  clearTimeout(settling);
+  settling = setTimeout(tick, SETTLE_MS);
+};
+const leave = (again) => {
+  stream?.close();
+  stream = null;
+  hears = hasHeard = false;
+  streamAt = Date.now() + again;
+};
+const listen = () => {
+  const names = new Set([...document.querySelectorAll("[data-events]")].flatMap((part) => part.dataset.events.split(" ")));
+  if (stream || !names.size || document.visibilityState !== "visible" || Date.now() < streamAt) return;
+  stream = new EventSource(`${root}events?${[...names].map((name) => `event=${name}`).join("&")}`);
+  for (const name of [...names, "reset"]) stream.addEventListener(name, hear);
+  // Something in between may let the head through and keep the rest: only who has heard something trusts the stream.
+  stream.onopen = () => { hears = hasHeard; };
+  stream.onerror = () => { if (stream?.readyState === EventSource.CLOSED) leave(STREAM_AGAIN_MS); else hears = false; };
+};
+listen();
 setInterval(() => {
-  if (document.visibilityState === "visible" && !isBusy()) document.body.dispatchEvent(new Event("tick"));
+  listen();
+  if (isDue || !hears || Date.now() - askedAt >= AT_LEAST_MS) tick();
 }, TICK_MS);
+document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") listen(); else leave(0); });
 
 // The browser's own zone, unless the address says another.
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;

@@ -57,6 +57,7 @@ def served(world: World) -> Iterator[str]:
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
+        world.app.state.events.stop()
         server.should_exit = True
         thread.join(30)
 

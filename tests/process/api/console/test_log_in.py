@@ -131,3 +131,12 @@ def test_a_hostile_address_is_only_text(browser: Browser, console: Console) -> N
     expect(page.locator("h1")).to_have_text("Log in")
     assert "<script>alert" not in page.content()
     assert console.problems == []
+
+
+def test_events_need_the_session_and_are_nobodys_presence(browserless: httpx.Client) -> None:
+    assert browserless.get("/ui/events").status_code == 401
+    log_in(browserless, token_of(Role.READ))
+    with browserless.stream("GET", "/ui/events", params={"event": "policies"}) as answer:
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert "set-cookie" not in answer.headers
+        assert next(answer.iter_lines()) == "retry: 2000"
