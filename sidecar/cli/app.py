@@ -15,6 +15,7 @@ from sidecar.cli import (
 from sidecar.cli.about import audit, process, quarantine
 from sidecar.cli.messages import held, sending
 from sidecar.cli.overview import commands as overview
+from sidecar.cli.overview import events
 from sidecar.cli.run import app
 
 __all__ = ["app"]
@@ -26,6 +27,7 @@ app.command()(overview.overview)
 app.command()(overview.replicas)
 app.command()(overview.top)
 app.command()(overview.capacity)
+app.command()(events.events)
 app.add_typer(policies.app, name="policies")
 app.add_typer(sending.app, name="messages")
 app.command()(held.forecast)

@@ -19,6 +19,8 @@ from sidecar.settings.api import is_loopback, url_of
 from sidecar.settings.settings import load_settings
 
 TIMEOUT_S: Final = 30.0
+SILENCE_S: Final = 45.0  # of an answer that goes on: three of its heartbeats
+PASSING: Final = (429, 503)
 TOKEN_CHARACTERS_MAX: Final = 16_384  # signed tokens with many claims are long
 PAGES_MAX: Final = 1_000
 PAGE_LIMIT: Final = 500
@@ -92,6 +94,10 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
+class Lost(Failure):
+    """The sidecar doesn't answer, or not now: it may later."""
+
+
 class Sidecar:
     """One sidecar's REST interface. Refusals and lost connections are `Failure`s."""
 
@@ -102,8 +108,31 @@ class Sidecar:
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
         """Send one request; returns the answer when it is a success."""
-        try:
+        with self._failures():
             response = self._client.request(method, path, headers=headers, json=body)
+        if not response.is_success:
+            raise refusal(response)
+        return response
+
+    @contextmanager
+    def lines(self, path: str, query: Mapping[str, Any], headers: Mapping[str, str]) -> Iterator[Iterator[str]]:
+        """Lines of an answer that goes on, as they come. Raises `Lost` where asking again may help."""
+        timeout = httpx.Timeout(TIMEOUT_S, read=SILENCE_S)
+        with (
+            self._failures(),
+            self._client.stream("GET", path, params=query, headers=headers, timeout=timeout) as response,
+        ):
+            if not response.is_success:
+                response.read()
+                failure = refusal(response)
+                raise Lost(str(failure)) if response.status_code in PASSING else failure
+            yield response.iter_lines()
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Failures of the client, in words."""
+        try:
+            yield
         except UnicodeEncodeError:  # bytes of the command line reach Python as lone surrogates
             text = "an argument is not UTF-8 text (a key for the header: not ASCII); bytes go into a --value-file"
             raise Failure(text, Status.USAGE) from None
@@ -115,20 +144,17 @@ class Sidecar:
                     f"{self._client.base_url} can't be trusted: {error}; name the file with the "
                     "certificates that signed its own in TICKOVER_CA_FILE"
                 ) from None
-            raise Failure(
+            raise Lost(
                 f"nobody answers at {self._client.base_url}: start the sidecar with `tickover run`, "
                 "or name it with --url or TICKOVER_URL"
             ) from None
         except httpx.TimeoutException:
-            raise Failure(f"{self._client.base_url} has not answered within {TIMEOUT_S:.0f} s") from None
+            raise Lost(f"{self._client.base_url} has not answered within {TIMEOUT_S:.0f} s") from None
         except httpx.RemoteProtocolError as error:
             hint = "; does it speak https?" if self._client.base_url.scheme == "http" else ""
-            raise Failure(f"{self._client.base_url}: {str(error).rstrip('.')}{hint}") from None
+            raise Lost(f"{self._client.base_url}: {str(error).rstrip('.')}{hint}") from None
         except httpx.HTTPError as error:
-            raise Failure(f"{self._client.base_url}: {str(error) or type(error).__name__}") from None
-        if not response.is_success:
-            raise refusal(response)
-        return response
+            raise Lost(f"{self._client.base_url}: {str(error) or type(error).__name__}") from None
 
     def document(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None

@@ -48,7 +48,7 @@ and `/`, `?` and `#` must be written so (`%2F`, `%3F`, `%23`). Secrets are maske
 **Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN`, `TICKOVER_TOKEN_FILE` and
 `TICKOVER_CA_FILE` tell the commands that ask a sidecar (`policies`, `schedules`, `pauses`, `targets`, `messages`,
 `changes`, `forecast`, `dead-letters`, `redrive`, `quarantine`, `whoami`, `audit`, `config running`, `overview`,
-`replicas`, `capacity`, `top`) which one, with what token, and who signed its certificate.
+`replicas`, `capacity`, `top`, `events`) which one, with what token, and who signed its certificate.
 """
 
 

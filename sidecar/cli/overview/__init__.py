@@ -1,1 +1,1 @@
-"""`tickover overview`, `tickover replicas` and `tickover top`: the whole group at a glance, once or refreshed."""
+"""`tickover overview`, `replicas`, `top`: the whole group at a glance, once or refreshed; `events`: what changes."""
