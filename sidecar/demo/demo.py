@@ -29,19 +29,22 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient
 
 from sidecar.demo.messages import DELAY_MAX_MS
+from sidecar.demo.operator import Operator
 from sidecar.demo.oracle import LOST_AFTER_MS
-from sidecar.demo.screen import Moment, Screen, View, invitation, view
-from sidecar.demo.setup import create_topics, demo_settings, demo_topics, policies_text, remove_traces
+from sidecar.demo.screen import Moment, Screen, View, can_be_operated, invitation, view
+from sidecar.demo.setup import POLICIES_FILE, create_topics, demo_settings, demo_topics, policies_text, remove_traces
 from sidecar.demo.traffic import Traffic
 from sidecar.embedded.kafka import embedded_kafka
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.kafka.client_settings import client_log
 from sidecar.service.logs import configure_logs
 from sidecar.service.process import EXIT_FAILED, EXIT_OK, EXPECTED, Process
+from sidecar.settings.api import url_of
 from sidecar.settings.settings import Settings
 
 READY_TIMEOUT_S: Final = 60.0
 SETTLED_S: Final = 2.0  # from the last arrival until the sidecar's figures say that nothing is held
+LEFT_S: Final = 20.0  # from the last arrival until the operator has taken back what would be held for long
 LOG_FILE: Final = "sidecar.log"
 EXIT_INTERRUPTED: Final = 130
 # What arrives last is an order that fails each time: its back-offs, and a second for the ways between.
@@ -113,11 +116,13 @@ class _Demo:
         self._given = settings
         self._settings = settings
         self._directory = directory
+        self._policies = directory / POLICIES_FILE
         self._screen = screen
         self._interruption = interruption
         self._stack = ExitStack()
         self._process: Process
         self._traffic: Traffic
+        self._operator: Operator | None = None
 
     def run(self, seconds: float | None, rate: int, report: Path | None) -> int:
         with self._stack:
@@ -126,6 +131,7 @@ class _Demo:
             self._start_traffic(seconds is None)
             for text in invitation(self._settings, self._process.server.port, bootstrap, self._topics.push):
                 self._screen.say(text)
+            self._start_operator()
             self._interruption.at_once = False
             last = self._observe(seconds, rate)
             self._screen.stop()
@@ -153,7 +159,7 @@ class _Demo:
             bootstrap = kafka.bootstrap
         self._screen.say(f"Kafka: at {bootstrap}")
         self._settings = demo_settings(given, self._group, self._topics, bootstrap, self._directory)
-        (self._directory / "policies.yaml").write_text(policies_text(self._topics, self._prefix), encoding="utf-8")
+        self._policies.write_text(policies_text(self._topics, self._prefix), encoding="utf-8")
         create_topics(AdminClient(self._client), self._topics, given.ledger.replication_factor)
         if self._prefix:
             self._stack.callback(self._remove_traces)
@@ -173,6 +179,15 @@ class _Demo:
         self._traffic = Traffic(self._client, self._topics, self._prefix, with_long, _now_ms)
         self._stack.callback(self._traffic.stop)
         self._traffic.start()
+
+    def _start_operator(self) -> None:
+        if not can_be_operated(self._settings):
+            return
+        url = url_of("http", self._settings.api.host, self._process.server.port)
+        place = (self._topics, self._prefix)
+        self._operator = Operator(url, place, self._policies, self._traffic.announced)
+        self._stack.callback(self._operator.stop)
+        self._operator.start()
 
     @property
     def _client(self) -> dict[str, Any]:
@@ -213,8 +228,13 @@ class _Demo:
 
     def _drain(self, turn: Callable[[str], bool], held: Callable[[], int]) -> None:
         """Take what is still to come. What is overdue for long is lost, and nothing is waited for beyond that."""
-        oracle, phase = self._traffic.oracle, "waiting for the last"
+        oracle, operator, phase = self._traffic.oracle, self._operator, "waiting for the last"
+        if operator is not None:
+            operator.leave()
         while oracle.outstanding and _now_ms() <= oracle.latest_due_ms + LOST_AFTER_MS and turn(phase):
+            pass
+        until_s = time.monotonic() + LEFT_S
+        while operator is not None and operator.is_there and time.monotonic() < until_s and turn(phase):
             pass
         until_s = time.monotonic() + SETTLED_S
         while held() and time.monotonic() < until_s and turn(phase):

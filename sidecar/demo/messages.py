@@ -7,10 +7,12 @@ and forwards them to the retry topic; what must come of that is known when it fo
 import json
 from typing import Final, NamedTuple
 
+from policies.decision import BAD_HEADER, TARGET_NOT_ALLOWED
 from policies.headers import (
     ATTEMPT,
     DELAY,
     DELIVER_AT,
+    DETAIL,
     DUE,
     ERROR_CLASS,
     ERROR_MESSAGE,
@@ -18,10 +20,13 @@ from policies.headers import (
     ORIGIN,
     POLICY,
     REASON,
+    REDRIVE_COUNT,
+    REDRIVE_PLAN,
+    REDRIVE_SOURCE,
     SOURCE,
     TARGET,
 )
-from sidecar.demo.oracle import MESSAGE_ID, Arrived, Expected, Identity
+from sidecar.demo.oracle import MESSAGE_ID, Arrived, Expected, Identity, redrive_of
 from sidecar.demo.setup import RETRIES, DemoTopics, backoff_ms
 from sidecar.model.record import Headers
 
@@ -31,6 +36,12 @@ LONG_DELAYS_MS: Final = (10_000, 20_000, 30_000)
 LONG_EVERY: Final = 25
 STEP_MS: Final = 7_919  # a prime, so that all delays occur
 CUSTOMERS: Final = 50
+# Reminders beside which comes a message that can't be decided: with which header, and why.
+UNDECIDABLE: Final = {
+    10: (DELIVER_AT, b"tomorrow at nine", BAD_HEADER),
+    30: (TARGET, b"pigeon", TARGET_NOT_ALLOWED),
+}
+REDRIVEN_WITHIN_MS: Final = 20_000  # from the start of a redrive until its letters are there
 REJECTED: Final = "shop.ValidationError"  # a class that the policy gives up on
 
 
@@ -74,6 +85,41 @@ def reminder(number: int, now_ms: int, topics: DemoTopics, prefix: str, with_lon
             {DUE: b"%d" % due_ms},
             {POLICY: f"{prefix}reminders@".encode(), ORIGIN: f"{topics.reminders}/".encode()},
         ),
+    )
+
+
+def undecidable(number: int, now_ms: int, topics: DemoTopics) -> Sending | None:
+    """A message that goes to the quarantine, beside a few of the reminders."""
+    if number not in UNDECIDABLE:
+        return None
+    name, wrong, reason = UNDECIDABLE[number]
+    message = f"undecidable-{number}"
+    controls = {TARGET: topics.mail.encode(), DELAY: b"1s"} if name == TARGET else {TARGET: topics.mail.encode()}
+    controls[name] = wrong
+    headers = _user_headers(message)
+    expected = Expected(
+        Identity(topics.quarantine, message, ""),
+        b"customer-7",
+        b"is this still wanted?",
+        tuple(headers),
+        now_ms,
+        {**controls, REASON: reason.encode()},
+        {SOURCE: f"{topics.reminders}/".encode(), DETAIL: b""},
+    )
+    return Sending(topics.reminders, expected.key, expected.value, [*headers, *controls.items()], now_ms, expected)
+
+
+def redriven(message: str, place: str, plan: str, now_ms: int, topics: DemoTopics) -> Expected:
+    """The delivery that must come of an order's dead letter at `place`, when a redrive that begins now sends it."""
+    first = order(int(message.rpartition("-")[2]), now_ms, topics).expected
+    return Expected(
+        Identity(topics.orders, message, redrive_of(plan)),
+        first.key,
+        first.value,
+        first.headers,
+        now_ms + REDRIVEN_WITHIN_MS,
+        {REDRIVE_SOURCE: place.encode(), REDRIVE_COUNT: b"1"},
+        {REDRIVE_PLAN: f"{plan}/".encode(), ORIGIN: f"{topics.orders_retry}/".encode()},
     )
 
 

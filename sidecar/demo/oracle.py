@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from policies.headers import ATTEMPT, CONTROL_PREFIX, DUE, REASON, REDRIVE_PLAN
+from policies.headers import ATTEMPT, CONTROL_PREFIX, DETAIL, DUE, REASON, REDRIVE_PLAN
 from sidecar.model.record import Headers
 
 MESSAGE_ID: Final = "demo-id"  # the user's header by which a record is known
@@ -26,7 +26,7 @@ TEXT_MAX: Final = 300
 
 
 class Identity(NamedTuple):
-    """One delivery: where, of which message, and the text of its attempt ("" for a first one)."""
+    """One delivery: where, of which message, and the text of its attempt ("" for a first one), or by which redrive."""
 
     topic: str
     message: str
@@ -50,6 +50,21 @@ class Expected:
         """Whether the sidecar emits it at its due time: not a record sent directly, and not a dead letter."""
         return DUE in self.own and REASON not in self.own
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is a dead letter."""
+        return REASON in self.own and not self.is_quarantined
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether it could not be decided."""
+        return DETAIL in self.own_starts
+
+    @property
+    def is_redriven(self) -> bool:
+        """Whether it is a dead letter that was sent again."""
+        return REDRIVE_PLAN in self.own_starts
+
 
 class Arrived(NamedTuple):
     """A record as a consumer found it. `appended_ms` is the time of its timestamp, on a LogAppendTime topic."""
@@ -65,7 +80,7 @@ class Oracle:
     """Used by one thread."""
 
     def __init__(self) -> None:
-        self.fired = self.retries = self.dead = 0
+        self.fired = self.retries = self.dead = self.quarantined = self.redriven = 0
         self.early = self.wrong = self.repeated = 0
         self.foreign = 0  # what the user sent by hand, or had redriven
         self._faults: deque[str] = deque(maxlen=FAULTS_SHOWN_MAX)
@@ -86,10 +101,10 @@ class Oracle:
     def judge(self, arrived: Arrived) -> Expected | None:
         """Count one record; what was announced of it, when it is the first that came of that."""
         identity = identity_of(arrived)
-        if identity is None:
+        expected = None if identity is None else self._outstanding.pop(identity, None)
+        if identity is None or (expected is None and identity not in self._seen and _is_redriven(arrived)):
             self.foreign += 1
             return None
-        expected = self._outstanding.pop(identity, None)
         if expected is None:
             self._judge_unannounced(identity, arrived)
             return None
@@ -101,7 +116,9 @@ class Oracle:
         if expected.fires:
             self._time(expected, arrived.appended_ms)
             self.retries += ATTEMPT in expected.own
-        self.dead += REASON in expected.own
+        self.dead += expected.is_dead
+        self.quarantined += expected.is_quarantined
+        self.redriven += expected.is_redriven
         return expected
 
     @property
@@ -159,11 +176,20 @@ class Oracle:
 
 
 def identity_of(arrived: Arrived) -> Identity | None:
-    """Identity of a delivery, by its headers; None when it isn't the demo's, which sends no dead letter again."""
-    if any(name == REDRIVE_PLAN for name, _ in arrived.headers):
-        return None
+    """Identity of a delivery, by its headers; None when it isn't the demo's."""
     message = _text(arrived.headers, MESSAGE_ID)
-    return Identity(arrived.topic, message, _text(arrived.headers, ATTEMPT)) if message else None
+    plan = _text(arrived.headers, REDRIVE_PLAN).partition("/")[0]  # and behind it, which leg of the redrive
+    attempt = redrive_of(plan) if plan else _text(arrived.headers, ATTEMPT)
+    return Identity(arrived.topic, message, attempt) if message else None
+
+
+def redrive_of(plan: str) -> str:
+    """Text in place of an attempt, in the identity of a delivery by this redrive."""
+    return f"redrive {plan}"
+
+
+def _is_redriven(arrived: Arrived) -> bool:
+    return any(name == REDRIVE_PLAN for name, _ in arrived.headers)
 
 
 def difference(expected: Expected, arrived: Arrived) -> str:

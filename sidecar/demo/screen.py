@@ -18,6 +18,10 @@ from sidecar.settings.settings import Settings
 
 TABLE_INTERVAL_S: Final = 0.25
 LINE_INTERVAL_S: Final = 2.0
+SCENES: Final = (  # what `Operator` does
+    "          within a minute it shows failure groups with notes, a redrive, schedules, a paused target, a bulk",
+    "          change, versions of a policy, a peak that doesn't fit, records in quarantine, and who did all this",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class View:
     late_p99_ms: int
     retries: int
     dead: int
+    quarantined: int
+    redriven: int
     early: int
     lost: int
     wrong: int
@@ -78,6 +84,8 @@ def view(moment: Moment, stats: Stats, oracle: Oracle, sent: int, not_sent: int)
         late_p99_ms=oracle.lateness_ms(0.99),
         retries=oracle.retries,
         dead=oracle.dead,
+        quarantined=oracle.quarantined,
+        redriven=oracle.redriven,
         early=oracle.early,
         lost=oracle.lost(moment.now_ms),
         wrong=oracle.wrong,
@@ -147,7 +155,8 @@ def rows(figures: View) -> list[tuple[str, str]]:
         ("fired", f"{figures.fired}"),
         ("lateness", f"p50 {figures.late_p50_ms} ms, p99 {figures.late_p99_ms} ms (append time minus due)"),
         ("retries", f"{figures.retries}"),
-        ("dead", f"{figures.dead} dead letters"),
+        ("dead", f"{figures.dead} dead letters, {figures.redriven} of them sent again"),
+        ("aside", f"{figures.quarantined} in quarantine"),
         ("early", f"{figures.early}"),
         ("lost", f"{figures.lost}"),
         ("wrong", f"{figures.wrong}"),
@@ -195,6 +204,7 @@ def invitation(settings: Settings, port: int, bootstrap: str, push: str) -> list
     return [
         "",
         f"Console   {url}/ui/",
+        *(SCENES if can_be_operated(settings) else ()),
         f"REST      {url}/docs   {url}/v1/stats   {url}/metrics",
         f"Kafka     {bootstrap}",
         "Try in another terminal:",
@@ -209,6 +219,11 @@ def invitation(settings: Settings, port: int, bootstrap: str, push: str) -> list
         f"  {program} policies list{at}",
         "",
     ]
+
+
+def can_be_operated(settings: Settings) -> bool:
+    """Whether REST lets in who has no token and trusts no certificate."""
+    return not settings.api.authenticates and settings.api.scheme == "http"
 
 
 def _program() -> str:

@@ -16,6 +16,7 @@ from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.settings.settings import Settings
 
 PARTITIONS: Final = 4
+POLICIES_FILE: Final = "policies.yaml"
 ANSWER_S: Final = 30.0
 HORIZON_MS: Final = 3_000  # short, so that what waits longer really goes through the overflow
 RETRIES: Final = 3
@@ -23,6 +24,10 @@ BACKOFF_MS: Final = 500
 BACKOFF_FACTOR: Final = 2
 BACKOFF_MAX_MS: Final = 4_000
 GIVE_UP_ON: Final = "*.ValidationError"
+CAMPAIGN: Final = "campaign"  # header of messages that no judge waits for
+RATE: Final = "5/s"
+RATE_LATER: Final = "2/s"  # of the second version
+LOOK_AHEAD_MS: Final = 2_000  # short, so that little is held of a schedule that has ended
 # Sections whose topic has the demo's own name, whatever is set: the demo's topics are deleted at the end.
 NAMED_BY_GROUP: Final = ("ledger", "audit", "redrive", "changes", "schedules", "pauses")
 
@@ -31,6 +36,12 @@ name: {prefix}reminders
 match: {{topics: ["{topics.reminders}"]}}
 delay: {{default: 15m, max: 400d}}
 target: {{allow: ["{topics.mail}", "{topics.push}"]}}
+dead_letter: {{topic: "{topics.reminders_dead}"}}
+---
+name: {prefix}campaigns
+match: {{topics: ["{topics.reminders}"], headers: {{{campaign}: "*"}}}}
+delay: {{default: 15m, max: 400d}}
+target: {{allow: ["{topics.newsletter}", "{topics.fax}"], rate: {rate}}}
 dead_letter: {{topic: "{topics.reminders_dead}"}}
 ---
 name: {prefix}orders-retry
@@ -51,6 +62,8 @@ class DemoTopics:
     reminders: str
     mail: str
     push: str
+    newsletter: str
+    fax: str
     reminders_dead: str
     orders: str
     orders_retry: str
@@ -71,7 +84,7 @@ class DemoTopics:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Where something may arrive."""
+        """Where something may arrive that is judged."""
         return (self.mail, self.push, self.reminders_dead, self.orders, self.orders_dead, self.quarantine)
 
 
@@ -81,6 +94,8 @@ def demo_topics(prefix: str) -> DemoTopics:
         reminders=f"{prefix}reminders",
         mail=f"{prefix}mail",
         push=f"{prefix}push",
+        newsletter=f"{prefix}newsletter",
+        fax=f"{prefix}fax",
         reminders_dead=f"{prefix}reminders-dlq",
         orders=f"{prefix}orders",
         orders_retry=f"{prefix}orders-retry",
@@ -90,11 +105,13 @@ def demo_topics(prefix: str) -> DemoTopics:
     )
 
 
-def policies_text(topics: DemoTopics, prefix: str) -> str:
-    """The policies file of the demo."""
+def policies_text(topics: DemoTopics, prefix: str, rate: str = RATE) -> str:
+    """The policies file of the demo; `rate` is that of campaigns."""
     return POLICIES.format(
         prefix=prefix,
         topics=topics,
+        campaign=CAMPAIGN,
+        rate=rate,
         retries=RETRIES,
         initial_ms=BACKOFF_MS,
         factor=BACKOFF_FACTOR,
@@ -116,6 +133,9 @@ def demo_settings(settings: Settings, group: str, topics: DemoTopics, bootstrap:
     port = settings.api.port
     if "port" not in settings.api.model_fields_set and not _is_free(settings.api.host, port):
         port = 0
+    schedules = settings.schedules
+    if "look_ahead_ms" not in schedules.model_fields_set:
+        schedules = schedules.model_copy(update={"look_ahead_ms": LOOK_AHEAD_MS})
     return settings.model_copy(
         update={
             "group": group,
@@ -126,8 +146,9 @@ def demo_settings(settings: Settings, group: str, topics: DemoTopics, bootstrap:
             "data_dir": settings.data_dir if "data_dir" in settings.model_fields_set else directory / "data",
             "kafka": settings.kafka.model_copy(update={"bootstrap_servers": bootstrap}),
             **{name: _named_by_group(getattr(settings, name)) for name in NAMED_BY_GROUP},
+            "schedules": _named_by_group(schedules),
             "policies": settings.policies.model_copy(
-                update={"file": str(directory / "policies.yaml"), "topic": topics.policies}
+                update={"file": str(directory / POLICIES_FILE), "topic": topics.policies}
             ),
             "quarantine": settings.quarantine.model_copy(update={"topic": topics.quarantine}),
             "api": settings.api.model_copy(update={"port": port}),

@@ -3,11 +3,21 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from sidecar.demo.messages import Sending, attempt_of, failure, forwarding, order, order_number, reminder
+from sidecar.demo.messages import (
+    Sending,
+    attempt_of,
+    failure,
+    forwarding,
+    order,
+    order_number,
+    reminder,
+    undecidable,
+)
 from sidecar.demo.oracle import Arrived, Expected, Identity, Oracle
 from sidecar.demo.setup import ANSWER_S, DemoTopics
 from sidecar.kafka.client_settings import client_log
@@ -28,6 +38,7 @@ class Traffic:
         self, client: Mapping[str, Any], topics: DemoTopics, prefix: str, with_long: bool, now_ms: Callable[[], int]
     ) -> None:
         self.oracle = Oracle()
+        self.announced: SimpleQueue[Expected] = SimpleQueue()  # by others, before they send it
         self.sent = 0  # delayed messages
         self.not_sent = 0
         self._topics = topics
@@ -75,18 +86,24 @@ class Traffic:
             self._produce(reminder(number, now_ms, self._topics, self._prefix, self._with_long))
             if number % REMINDERS_PER_ORDER == 0:
                 self._produce(order(number // REMINDERS_PER_ORDER, now_ms, self._topics))
+            beside = undecidable(number, now_ms, self._topics)
+            if beside is not None:
+                self._produce(beside)
             self.sent += 1
 
     def take(self) -> None:
         """Judge what has arrived, and consume the orders among it as the flaky consumer does."""
         self._producer.poll(0)
-        for message in self._consumer.consume(TAKEN_PER_STEP_MAX, WAIT_S):
+        messages = self._consumer.consume(TAKEN_PER_STEP_MAX, WAIT_S)
+        while not self.announced.empty():  # looked at behind the records: what they come of was announced before
+            self.oracle.expect(self.announced.get())
+        for message in messages:
             if message.error() is not None:
                 log.warning("demo consumer", extra={"error": str(message.error())})
                 continue
             arrived = _arrived(message)
             expected = self.oracle.judge(arrived)
-            if expected is not None and expected.identity.topic == self._topics.orders:
+            if expected is not None and expected.identity.topic == self._topics.orders and not expected.is_redriven:
                 self._consume_order(expected, arrived)
 
     def stop(self) -> None:

@@ -1,16 +1,20 @@
 """`tickover demo` as a user starts it: it ends by itself or on a signal, and its judge has seen something."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from sidecar.demo.operator import NOTES
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until
 from tests.source import ROOT
@@ -24,7 +28,7 @@ from sidecar.__main__ import main
 from sidecar.demo import demo, oracle
 
 demo.LOST_AFTER_MS = oracle.LOST_AFTER_MS = 120_000
-demo.READY_TIMEOUT_S = demo.SETTLED_S = 60.0
+demo.READY_TIMEOUT_S = demo.SETTLED_S = demo.LEFT_S = 60.0
 main()
 """
 COMMAND = (sys.executable, "-c", PATIENT, "demo", "--set", "api.port=0", "--set", "shutdown_timeout=50s")
@@ -110,18 +114,48 @@ def test_ends_by_itself_with_nothing_lost() -> None:
     assert re.search(r"held \d+\+[1-9]", demo.output), "nothing went through the overflow"
 
 
-def test_runs_on_a_given_kafka_until_it_is_asked_to_stop_and_leaves_nothing_there(kafka: Kafka) -> None:
+def test_each_screen_has_something_to_show(kafka: Kafka) -> None:
+    """And on a given Kafka the demo runs until it is asked to stop, and leaves nothing there."""
     before = topics(kafka)
     with started("--kafka", kafka.bootstrap) as demo:
         demo.wait_for("fired [1-9]", SET_UP_S)
+        url = demo.wait_for(r"Console +(http\S+)/ui/", SET_UP_S)[1]
+
+        wait_until(lambda: states(url, "redrives") == ["done"], timeout_s=SET_UP_S, otherwise=lambda: demo.output)
+        assert states(url, "changes") == ["done"]
+        assert sorted(states(url, "schedules")) == ["active", "paused"]
+        [schedule] = [one["name"] for one in items(url, "schedules") if one["state"] == "active"]
+        wait_until(
+            lambda: bool(items(url, f"schedules/{schedule}/runs")), timeout_s=SET_UP_S, otherwise=lambda: demo.output
+        )
+        assert [(one["kind"], one["waiting"]) for one in items(url, "pauses")] == [("target", 3)]
+        assert {one["reason"] for one in items(url, "quarantine")} == {"bad_header", "target_not_allowed"}
+        assert {one["note"] for one in items(url, "dead-letters/groups") if one["reason"] == "attempts_exhausted"} == {
+            NOTES["attempts_exhausted"]["note"]
+        }
+        [capacity] = items(url, "capacity")
+        assert not capacity["fits"]
+        assert len(items(url, f"policies/{capacity['policy']}/versions")) == 2
 
         demo.process.send_signal(signal.SIGTERM)
 
         assert demo.end(SET_UP_S) == 0, demo.output
     assert demo.figure("fired") > 0
+    assert re.search(r"dead +\d+ dead letters, [1-9]\d* of them sent again", demo.output)
     # Kafka's answer to a deletion may come before its brokers know.
     wait_until(lambda: not any("demo" in name for name in topics(kafka) - before), otherwise=lambda: demo.output)
 
 
 def topics(kafka: Kafka) -> set[str]:
     return set(kafka.admin.list_topics(timeout=WAIT_S).topics)
+
+
+def items(url: str, path: str) -> list[dict[str, Any]]:
+    """A list of the demo's sidecar."""
+    with urllib.request.urlopen(f"{url}/v1/{path}", timeout=WAIT_S) as answer:
+        found: list[dict[str, Any]] = json.load(answer)["items"]
+    return found
+
+
+def states(url: str, path: str) -> list[str]:
+    return [one["state"] for one in items(url, path)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from policies.file import parse_policies
-from sidecar.demo.messages import Sending, failure, forwarding, order, reminder
+from sidecar.demo.messages import UNDECIDABLE, Sending, failure, forwarding, order, redriven, reminder, undecidable
 from sidecar.demo.oracle import LOST_AFTER_MS, MESSAGE_ID, Arrived, Expected, Oracle
 from sidecar.demo.setup import backoff_ms, demo_topics, policies_text
 
@@ -211,8 +211,53 @@ def test_a_quarantined_record_is_wrong() -> None:
     assert "nothing like it was to come" in oracle.examples(NOW_MS)[0]
 
 
+@pytest.mark.parametrize("number", UNDECIDABLE)
+def test_what_can_not_be_decided_is_expected_in_the_quarantine_and_nowhere_else(number: int) -> None:
+    sending = undecidable(number, NOW_MS, TOPICS)
+    assert sending is not None
+    oracle, another = Oracle(), Oracle()
+    for judge in (oracle, another):
+        judge.expect(sending.expected)
+
+    oracle.judge(emitted(sending.expected))
+    another.judge(emitted(sending.expected)._replace(topic=TOPICS.mail))
+
+    assert (oracle.quarantined, oracle.dead, oracle.fired, counts(oracle, NOW_MS + 10**9)) == (1, 0, 0, {})
+    assert counts(another, NOW_MS + 10**9) == {"wrong": 1, "lost": 1}
+
+
+def announced_redrive() -> tuple[Oracle, Expected, Arrived]:
+    """A judge that waits for a letter of a plan of the demo's own, and the record that must come of it."""
+    oracle = Oracle()
+    expected = redriven("order-9", "orders-dlq/2/5", "3f9a0c1d22ab", NOW_MS, TOPICS)
+    oracle.expect(expected)
+    return oracle, expected, emitted(expected)
+
+
+def test_a_redrive_of_the_demos_own_is_part_of_the_account() -> None:
+    oracle, expected, arrived = announced_redrive()
+    assert counts(oracle, expected.due_ms + LOST_AFTER_MS + 1) == {"lost": 1}
+
+    assert oracle.judge(arrived) is expected
+    assert (oracle.redriven, oracle.foreign, oracle.fired, oracle.dead) == (1, 0, 0, 0)
+    assert counts(oracle, NOW_MS + 10**9) == {}
+
+    oracle.judge(arrived)
+    assert counts(oracle) == {"repeated": 1}
+
+
+def test_a_redriven_letter_that_is_changed_is_wrong_and_one_of_another_plan_is_the_users() -> None:
+    oracle, expected, arrived = announced_redrive()
+
+    oracle.judge(arrived._replace(value=b"other"))
+    oracle.judge(arrived._replace(headers=[*expected.headers, ("tickover-redrive-plan", b"000000000000/1")]))
+
+    assert counts(oracle) == {"wrong": 1}
+    assert oracle.foreign == 1
+
+
 @pytest.mark.parametrize("prefix", ["", "demo-abc123-"])
 def test_the_demos_policies_are_valid(prefix: str) -> None:
     names = [policy.name for policy in parse_policies(policies_text(demo_topics(prefix), prefix))]
 
-    assert names == [f"{prefix}reminders", f"{prefix}orders-retry"]
+    assert names == [f"{prefix}reminders", f"{prefix}campaigns", f"{prefix}orders-retry"]

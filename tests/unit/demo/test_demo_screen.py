@@ -1,12 +1,13 @@
 """Commands that the demo offers to try exist, and are said with their options."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 from sidecar.cli.app import app
-from sidecar.demo.screen import invitation
+from sidecar.demo.screen import SCENES, invitation
 from sidecar.settings.settings import Settings
 
 DEFAULT_PORT = Settings().api.port
@@ -35,3 +36,15 @@ def test_what_is_offered_can_be_said(port: int) -> None:
 def test_another_port_is_named(port: int) -> None:
     named = {"--url" in words for words in offered(port)}
     assert named == {port != DEFAULT_PORT}
+
+
+def test_what_the_console_shows_is_said_where_somebody_acts_in_the_demo(tmp_path: Path) -> None:
+    """With tokens nobody does."""
+
+    def text(**api: str) -> str:
+        return "\n".join(invitation(Settings.model_validate({"api": api}), DEFAULT_PORT, "127.0.0.1:9092", "push"))
+
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text("[]")
+    assert SCENES[0] in text()
+    assert SCENES[0] not in text(tokens_file=str(tokens))
