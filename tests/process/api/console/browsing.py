@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 from api.console.page import ConsoleOptions
 from tests.source import ROOT
@@ -35,6 +35,15 @@ def chromium() -> str:
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert found is not None, "chromium is missing: tests/system-packages installs it"
     return found
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """A browser. While it is there, nothing else may run a loop in this thread."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @contextmanager

@@ -3,18 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.process.api.console.browsing import OPTIONS, Console, chromium, served
+from tests.process.api.console.browsing import OPTIONS, Console, launched, served
 from tests.unit.api_world import World
 
 
 @pytest.fixture(scope="module")  # no longer: while Playwright is there, nothing else may run a loop in this thread
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
