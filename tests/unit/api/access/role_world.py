@@ -93,9 +93,12 @@ def tokens(directory: str) -> Tokens:
 
 
 @contextmanager
-def full_world() -> Iterator[World]:
-    """One message that is held, one that bulk changes mean, letters, a schedule, all with every secret."""
-    with tempfile.TemporaryDirectory() as directory, world(tokens=tokens(directory)) as api:
+def full_world(**options: Any) -> Iterator[World]:
+    """One message that is held, one that bulk changes mean, letters, a schedule, all with every secret.
+
+    `options` are fields of the world.
+    """
+    with tempfile.TemporaryDirectory() as directory, world(tokens=tokens(directory), **options) as api:
         api.add(REMINDERS)
         api.add(RETRY)
         api.sender.topics["push"] = 1
