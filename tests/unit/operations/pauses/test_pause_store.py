@@ -40,7 +40,7 @@ def test_a_pause_whose_time_is_over_is_none_and_goes_with_the_next_write() -> No
     assert world.store.is_paused(*MAIL)
     world.now_ms = 70
     assert not world.store.is_paused(*MAIL)
-    assert world.store.alive() == world.store.ages_s() == {}
+    assert (world.store.alive(), world.store.ages_s()) == ({}, {})
     assert not world.store.remove(MAIL)
     world.store.put(MAIL, PAUSE)
     world.store.put(TICK, PAUSE._replace(until_ms=-1))
