@@ -1,7 +1,5 @@
 """Counts of the navigation: of the last look, and of nothing else."""
 
-import asyncio
-
 import pytest
 
 from api.console.counts import Count, counts_of
@@ -35,7 +33,7 @@ def test_pages_ask_the_group_no_more_than_once_a_second_and_forget_what_is_old()
 
         def messages() -> str:
             text = api.call("GET", f"{ROOT}/settings").text
-            api.runner.run(asyncio.sleep(0.05))  # for the look that has begun, in a thread
+            api.runner.run(api.app.state.overviews.seen())  # the look that has begun, in a thread
             return text.partition('id="n-messages">')[2].partition("</span>")[0]
 
         assert messages() == ""
