@@ -215,6 +215,8 @@ class Pauses(Protocol):
 
     def remove(self, paused: Pausable) -> bool: ...
 
+    def close_breaker(self, target: str, by: str, at_ms: int) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -30,6 +30,7 @@ FIRST: Final = ("parts.html", "layout.html", "log_in.html", "overview.html")  # 
 DONE: Final[Mapping[str, str]] = {
     "paused": "Paused. Every replica holds to it within 2 s.",
     "resumed": "Resumed.",
+    "breaker-closed": "A few retries go as probes. The breaker closes if they succeed, and opens for longer if not.",
     "fired": "Fired: it is emitted now.",
     "cancelled": "Cancelled: it will not be emitted.",
     "rescheduled": "Rescheduled.",

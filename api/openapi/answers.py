@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from api.openapi.answer import Answer, Place
 from api.openapi.process_answers import (
     AuditPage,
+    BreakerClosed,
     CallerShown,
     Findings,
     GroupStanding,
@@ -296,6 +297,7 @@ ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "list_schedule_runs": LastRuns,
     "list_audit": AuditPage,
     "put_pause": PauseShown,
+    "close_breaker": BreakerClosed,
     "list_quarantine": DeadLetterPage,
     "get_quarantined": DeadLetterShown,
     "send_quarantined": SentAgain,

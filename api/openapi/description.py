@@ -22,8 +22,8 @@ _BY_STATUS: Final = {
     400: "malformed-json",
     401: "unauthorized",
     403: "approver-unknown client-header-needed forbidden host-not-allowed origin-not-allowed own-plan",
-    404: "change-not-found dead-letter-not-found pause-not-found policy-not-found redrive-not-found schedule-not-found "
-    "topic-not-found unknown-message version-not-found not-found",
+    404: "breaker-not-found change-not-found dead-letter-not-found pause-not-found policy-not-found redrive-not-found "
+    "schedule-not-found topic-not-found unknown-message version-not-found not-found",
     409: "approval-needed change-active change-ended file-managed held-in-several-places holds-messages letters-busy "
     "letters-gone nothing-to-change nothing-to-redrive plan-expired redrive-active redrive-ended request-in-progress "
     "schedule-of-newer-version schedule-unreadable stale-token target-gone too-late too-many-changes too-many-groups "

@@ -130,6 +130,14 @@ class PauseShown(Answer):
     waiting: int | None
 
 
+class BreakerClosed(Answer):
+    """The breaker of a target, closed by somebody."""
+
+    name: str
+    by: str
+    at: int
+
+
 class Liveness(Answer):
     """Alive, or starting."""
 

@@ -1,6 +1,6 @@
 """Pauses over REST: a policy, a source, a target or a schedule is stopped for a while, everywhere, and goes on again.
 
-And the targets, with all that may keep a message from them.
+And the targets, with all that may keep a message from them; breakers are closed by hand here.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from api.ports import Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
 from api.routes.timeline import paused_document
 from api.sources import refuse_unless_source
+from policies.table import limits_of
 from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.stats import TargetFlow
 from sidecar.model.times import with_times
@@ -149,6 +150,24 @@ async def list_targets(
         }
         items.append(with_times(told, "suspended_since"))
     return json_response({"replica": stats.replica, "items": items, "next": following})
+
+
+@router.post(
+    "/v1/targets/{name}/close-breaker",
+    **described("Close the breaker of a target", None, "breaker-not-found", UNAVAILABLE),
+)
+async def close_breaker(caller: Admin, ports: GivenPorts, name: str) -> Response:
+    """Let the next retries to a target whose breaker is open go as probes, on every replica within 2 s.
+
+    It closes if they stay away, and opens again, for longer, if they come back. One that isn't open stays as it is. To
+    hold up what goes to a target, pause it.
+    """
+    table, flow = ports.policies.table, ports.stats().targets.get(name, TargetFlow())
+    if not flow.breaker and limits_of(name, dict.fromkeys(ports.sources.topics, 1), table).breaker is None:
+        raise Problem(404, "breaker-not-found", "No policy gives the target of this name a breaker.")
+    at_ms = ports.now_ms()
+    await _written(lambda: ports.pauses.close_breaker(name, caller.name, at_ms))
+    return json_response(with_times({"name": name, "by": caller.name, "at": at_ms}, "at"))
 
 
 async def _refuse_unknown_name(ports: Ports, paused: Pausable) -> None:

@@ -1,4 +1,4 @@
-"""`tickover pauses` and `targets`: stopping things for a while, and what keeps messages from targets."""
+"""`tickover pauses` and `targets`: stopping things for a while, what keeps messages from targets, breakers."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,7 +12,9 @@ from sidecar.model.condition import PauseKind
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop things for a while.")
 app.callback()(output_before)
-targets_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="See what keeps messages from targets.")
+targets_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="See what keeps messages from targets, and try them again."
+)
 targets_app.callback()(output_before)
 
 Kind = Annotated[PauseKind, typer.Argument(help="What it is.")]
@@ -76,8 +78,27 @@ def list_targets(
     show_items(items, _target_line, form)
 
 
+@targets_app.command("close-breaker")
+def close_breaker(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Topic of the target.")],
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Let retries to a target whose breaker is open be tried now, on all replicas: a few go as probes."""
+    with connect(context, url, token) as sidecar:
+        answer = sidecar.document("POST", f"/v1/targets/{_quoted(name)}/close-breaker")
+    say(f"breaker of {name} closed: a few retries go as probes")
+    show_result(answer, form)
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogateescape")
+
+
 def _pause_path(kind: PauseKind, name: str) -> str:
-    return f"/v1/pauses/{kind}/{quote(name, safe='', errors='surrogateescape')}"
+    return f"/v1/pauses/{kind}/{_quoted(name)}"
 
 
 def _pause_line(item: dict[str, Any]) -> dict[str, Any]:

@@ -106,6 +106,8 @@ class Pause(NamedTuple):
 
 Pauses = Mapping[Pausable, Pause]
 NO_PAUSES: Final[Pauses] = MappingProxyType({})
+Closings = Mapping[str, int]  # of breakers by hand: when, by target
+NO_CLOSINGS: Final[Closings] = MappingProxyType({})
 
 
 def in_force(pauses: Pauses, now_ms: int) -> frozenset[Pausable]:

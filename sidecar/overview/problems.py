@@ -144,8 +144,10 @@ def _breakers(seen: Seen) -> Iterator[Fault]:
         state = "half open" if all(_is_half_open(report, target) for report in who) else "open"
         text = f"The breaker of {target} is {state} {_since(since_ms, seen.at_ms)}: too many retries failed. "
         text += f"{_waiting(who, target) or 'What is due for it'} waits; delayed messages go on. "
-        text += "When its pause is over a few retries are let through, and it closes if they succeed."
-        yield Fault(Level.BAD, "breaker", target, _names(who), since_ms, text)
+        text += "When its time is over a few retries are let through, and it closes if they succeed. "
+        text += "The command lets them through now."
+        fix = _command("targets", "close-breaker", target)
+        yield Fault(Level.BAD, "breaker", target, _names(who), since_ms, text, fix)
 
 
 def _rates(seen: Seen) -> Iterator[Fault]:
@@ -163,15 +165,10 @@ def _pauses(seen: Seen) -> Iterator[Fault]:
         until = "somebody resumes it" if pause.until_ms < 0 else rfc_3339(pause.until_ms)
         text = f"The {kind} {name} is paused {_since(pause.since_ms, seen.at_ms)} by {pause.by}: "
         text += f"{_ended(pause.reason)} {PAUSED[kind]}. So it is until {until}."
-        yield Fault(Level.WARN, "paused", name, (), pause.since_ms, text, _resuming(kind, name))
+        yield Fault(Level.WARN, "paused", name, (), pause.since_ms, text, _command("pauses", "remove", kind, name))
     if (more := len(told) - PAUSES_NAMED_MAX) > 0:
         text = f"{_count(more, 'more thing')} {'is' if more == 1 else 'are'} paused."
         yield Fault(Level.WARN, "paused", "", (), -1, text, "tickover pauses list")
-
-
-def _resuming(kind: PauseKind, name: str) -> str:
-    """The command; a name that begins with a dash is no option."""
-    return shlex.join(["tickover", "pauses", "remove", *(["--"] if name.startswith("-") else []), kind.value, name])
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
@@ -287,6 +284,11 @@ def _places(lanes: Sequence[TopicPartition]) -> str:
     named = ", ".join(map(_place, lanes[:NAMED_MAX]))
     more = len(lanes) - NAMED_MAX
     return named + (f" and {_count(more, 'more partition')}" if more > 0 else "")
+
+
+def _command(group: str, action: str, *names: str) -> str:
+    """A command of tickover; a name that begins with a dash is no option."""
+    return shlex.join(["tickover", group, action, *(["--"] if names[-1].startswith("-") else []), *names])
 
 
 def _ended(text: str) -> str:

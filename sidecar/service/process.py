@@ -215,9 +215,7 @@ class Process:
         self._stack.callback(self.machinery.close)
         if self.machinery.traces is not None:
             self._start_tracing(self.machinery.traces, recorder)
-        self.store.on_change(lambda table: setattr(engine, "table", table))
-        engine.table = self.store.table
-        self._pauses.on_change(lambda pauses: setattr(engine, "pauses", pauses))
+        self._tell(engine)
         self._transactions = TransactionWatch(partial(why_none, client, settings.group), settings.guarantee)
         spans = RedisSpanLog(overflow.client, settings.group, self._signing)
         self._conditions = ConditionRecorder(lambda: engine.stats, spans, time.monotonic)
@@ -250,6 +248,13 @@ class Process:
         self._stack.close()
 
     # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, engine: Engine) -> None:
+        """Let the engine know what users say in topics: policies, pauses, breakers that are closed."""
+        self.store.on_change(lambda table: setattr(engine, "table", table))
+        engine.table = self.store.table
+        self._pauses.on_change(lambda pauses: setattr(engine, "pauses", pauses))
+        self._pauses.on_closing(lambda closings: setattr(engine, "closings", closings))
 
     def _start_tracing(self, traces: Traces, recorder: Recorder) -> None:
         from sidecar.service.tracing import tracing_of  # of an extra

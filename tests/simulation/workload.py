@@ -24,10 +24,14 @@ ORDERS: Final[tuple[Any, ...]] = (
 
 
 def rulebook(
-    version: int, order: Any = None, limits: dict[str, Any] | None = None, quota: dict[str, int] | None = None
+    version: int,
+    order: Any = None,
+    limits: dict[str, Any] | None = None,
+    quota: dict[str, int] | None = None,
+    breaker: dict[str, Any] | None = None,
 ) -> PolicyTable:
     """The policy table at a version; each decides differently from the one before. `order`: of retries; `limits`: of
-    the targets.
+    the targets; `breaker`: of the target of retries.
     """
     reminders = Policy.model_validate(
         {
@@ -53,6 +57,7 @@ def rulebook(
             "target": limits or {},
             "retry": {
                 "attempts": 3,
+                "breaker": breaker,
                 "backoff": {
                     "kind": "exponential",
                     "initial": 500 * version,

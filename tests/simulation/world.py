@@ -26,6 +26,7 @@ CALM_STEPS_SHORT = 100  # of `CALM_MS`: then only the records that are due late 
 CALM_MS = 20
 CALM_LONG_MS = 500
 NOTED_EACH = 4  # steps: what is noted lasts for several of them
+BREAKER: Final = {"window": "10s", "minimum": 4, "open": "2s", "probes": 2}
 QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
 MEDDLED = 0.01  # of the steps
 TIDY_STEPS = 10
@@ -60,7 +61,8 @@ class World:
         # In two of three runs some targets are limited.
         self._limits = ({}, {"rate": "40/s", "burst": 2}, {"rate": "10/s"})[seed % 3]
         self._quota = QUOTAS[seed % len(QUOTAS)]
-        self.tables: dict[int, PolicyTable] = {1: rulebook(1, self.order, self._limits, self._quota)}
+        self._breaker = BREAKER if seed % 4 == 3 else None
+        self.tables: dict[int, PolicyTable] = {1: rulebook(1, self.order, self._limits, self._quota, self._breaker)}
         self.broker = Broker(self.clock)
         self.broker.block_bytes_max = BLOCK_BYTES_MAX + RUNS_BYTES_MAX
         for topic in SOURCES:
@@ -273,7 +275,7 @@ class World:
         """A new version of the rulebook; each replica hears of it when it does."""
         version = max(self.tables) + 1
         limits = self._limits if self.rng.random() < 0.8 else {}
-        self.tables[version] = rulebook(version, self.order, limits, self._quota)
+        self.tables[version] = rulebook(version, self.order, limits, self._quota, self._breaker)
 
     def spread_policies(self) -> None:
         """A replica hears of the newest rulebook."""

@@ -9,6 +9,7 @@ from api.console.rest import path_of
 
 LIMIT: Final = 100
 PAUSE: Final = "/v1/pauses/{kind}/{name}"
+CLOSE: Final = "/v1/targets/{name}/close-breaker"
 KINDS: Final = ("target", "policy", "source", "schedule")
 
 
@@ -38,8 +39,15 @@ async def resume(page: Page) -> Response:
     return page.go("/targets", "resumed")
 
 
+async def close_breaker(page: Page) -> Response:
+    """Let retries to a target be tried now."""
+    await page.rest.post(path_of(CLOSE, name=page.form.get("name", "")))
+    return page.go("/targets", "breaker-closed")
+
+
 SCREENS: Final = (
     screen("/targets", targets),
     action("/targets/pause", pause, "admin"),
     action("/targets/resume", resume, "admin"),
+    action("/targets/close-breaker", close_breaker, "admin"),
 )

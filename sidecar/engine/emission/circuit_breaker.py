@@ -73,6 +73,12 @@ class CircuitBreaker:
                 self.state = State.CLOSED
                 self._step_up(now_ms)
 
+    def try_now(self, now_ms: int) -> None:
+        """End the time for which it is open: the next retries go as probes. One that isn't open stays as it is."""
+        if self.state is State.OPEN:
+            self._until_ms = now_ms
+            self.pass_time(now_ms)
+
     def emitted(self, count: int, now_ms: int) -> None:
         """Count retries that went to the target: no more than were allowed."""
         if not count:

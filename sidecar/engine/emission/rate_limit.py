@@ -18,6 +18,7 @@ from policies.table import EMPTY_TABLE, PolicyTable, TargetLimits, is_limiting, 
 from sidecar.engine.emission.circuit_breaker import CircuitBreaker, State
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.model.condition import NO_CLOSINGS, Closings
 from sidecar.model.record import Held
 from sidecar.model.stats import TargetFlow
 
@@ -159,6 +160,7 @@ class RateLimiter:
         self._owned: Mapping[str, int] = {}  # partitions of each source that this process has
         self._seen: Mapping[str, int] = {}  # `sources`, as of the last look
         self._now_ms = 0
+        self._closings = NO_CLOSINGS  # of breakers, as of the last look
 
     @property
     def count(self) -> int:
@@ -181,6 +183,19 @@ class RateLimiter:
         self._free.clear()
         for target, line in self._limited.items():
             self._resize(target, line)
+
+    def close_breakers(self, closings: Closings, now_ms: int) -> None:
+        """Let breakers that somebody has closed since the last look try now. No clock is compared: who has closed one
+        has another clock. All are closed when a process begins, so what it reads of before does nothing.
+        """
+        if closings is self._closings:
+            return
+        before, self._closings = self._closings, closings
+        for target, at_ms in closings.items():
+            line = self._limited.get(target)
+            if line is not None and line.breaker is not None and before.get(target) != at_ms:
+                line.breaker.try_now(now_ms)
+                self._say(target, line)
 
     def _learn(self, target: str) -> TargetQueue | None:
         """A target that was not met before; None: nothing limits it."""

@@ -3,6 +3,7 @@
 One partition, compacted; the last record of a key counts.
 
     <kind>/<name>    {"schema": 1, "reason": "...", "by": "...", "since": ms, "until": ms}    null: resumed
+    breaker/<target> {"schema": 1, "by": "...", "at": ms}    its breaker was closed by hand; null: long ago
 
 A record of a newer schema pauses all the same, as far as it can be read: what somebody has stopped must not go on
 because this program is old. One of an unknown kind is passed over.
@@ -16,13 +17,17 @@ from typing import Final, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sidecar.kafka.topic_follower import Apply, LogUnavailable
-from sidecar.model.condition import NO_PAUSES, Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import NO_CLOSINGS, NO_PAUSES, Closings, Pausable, Pause, PauseKind, Pauses
 
 SCHEMA: Final = 1
 PAUSES_MAX: Final = 1_000
+CLOSINGS_MAX: Final = 1_000  # remembered: the newest
+CLOSING_KEPT_MS: Final = 3_600_000  # every replica has heard of it long before
+BREAKER: Final = "breaker"
 _KINDS: Final = {kind.value: kind for kind in PauseKind}
 
 Listener = Callable[[Pauses], object]
+ClosingListener = Callable[[Closings], object]
 
 
 class PausesUnavailable(Exception):
@@ -51,6 +56,13 @@ class Writer(Protocol):
     def write(self, key: bytes, value: bytes | None) -> None: ...
 
 
+class _Closing(BaseModel):
+    """Value of the record of a breaker."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    at: int
+
+
 class _Record(BaseModel):
     """Value of a record. What is not as it should be counts as not said."""
 
@@ -77,6 +89,8 @@ class PauseStore:
         self._now_ms = now_ms
         self._pauses: Pauses = NO_PAUSES  # replaced, never changed
         self._listeners: list[Listener] = []
+        self._closings: Closings = NO_CLOSINGS  # replaced, never changed
+        self._closing_listeners: list[ClosingListener] = []
         self._follower = follow(self._apply)
         self._writer = writer(self._follower.wait_for)
         self.start = self._follower.start
@@ -86,6 +100,11 @@ class PauseStore:
         """Call `listener` with all pauses now, and from the reader's thread whenever there are others."""
         self._listeners.append(listener)
         listener(self._pauses)
+
+    def on_closing(self, listener: ClosingListener) -> None:
+        """Call `listener` with the breakers that were closed by hand, as `on_change` does with pauses."""
+        self._closing_listeners.append(listener)
+        listener(self._closings)
 
     def all(self) -> Pauses:
         """All pauses as read so far, also those whose time is over."""
@@ -135,14 +154,31 @@ class PauseStore:
         self._write(paused, None)
         return was_paused
 
+    def close_breaker(self, target: str, by: str, at_ms: int) -> None:
+        """Let every replica try a target whose breaker is open; returns when this process has read it.
+
+        Raises PausesUnavailable.
+        """
+        others = sorted((one for one in self._closings if one != target), key=self._closings.__getitem__, reverse=True)
+        for number, other in enumerate(others):
+            if number >= CLOSINGS_MAX - 1 or self._closings[other] < at_ms - CLOSING_KEPT_MS:
+                self._write_key(BREAKER, other, None)
+        self._write_key(BREAKER, target, json.dumps({"schema": SCHEMA, "by": by, "at": at_ms}).encode())
+
     def _write(self, paused: Pausable, value: bytes | None) -> None:
+        self._write_key(paused.kind, paused.name, value)
+
+    def _write_key(self, kind: str, name: str, value: bytes | None) -> None:
         try:
-            self._writer.write(f"{paused.kind}/{paused.name}".encode(), value)
+            self._writer.write(f"{kind}/{name}".encode(), value)
         except LogUnavailable as error:
             raise PausesUnavailable(str(error)) from None
 
-    def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
+    def _apply(self, key: bytes, value: bytes, appended_ms: int) -> None:
         kind, _, name = key.decode(errors="replace").partition("/")
+        if kind == BREAKER and name:
+            self._apply_closing(name, value, appended_ms)
+            return
         if kind not in _KINDS or not name:
             return
         paused, pauses = Pausable(_KINDS[kind], name), dict(self._pauses)
@@ -154,6 +190,16 @@ class PauseStore:
         for listener in self._listeners:
             listener(self._pauses)
 
+    def _apply_closing(self, target: str, value: bytes, appended_ms: int) -> None:
+        closings = dict(self._closings)
+        if value:
+            closings[target] = _closed_ms(value, appended_ms)
+        else:
+            closings.pop(target, None)
+        self._closings = MappingProxyType(closings)
+        for listener in self._closing_listeners:
+            listener(self._closings)
+
 
 def _pause_of(value: bytes) -> Pause:
     try:
@@ -161,3 +207,11 @@ def _pause_of(value: bytes) -> Pause:
     except ValidationError:
         said = _Record(reason="it was written by another version of tickover, and can't be read here")
     return Pause(said.reason, said.by, said.since, said.until)
+
+
+def _closed_ms(value: bytes, appended_ms: int) -> int:
+    """When a breaker was closed: by the record of another version that can't be read, when that was written."""
+    try:
+        return _Closing.model_validate_json(value).at
+    except ValidationError:
+        return appended_ms

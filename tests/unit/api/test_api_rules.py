@@ -23,7 +23,8 @@ UNFORESEEN: Final = (
 )  # fmt: skip
 OPERATION_ID_MAX: Final = 32
 VERBS: Final = (
-    "abort", "approve", "cancel", "canary", "delete", "discard", "edit", "explain", "export", "fire", "follow", "get",
+    "abort", "approve", "cancel", "canary", "close", "delete", "discard", "edit", "explain", "export", "fire", "follow",
+    "get",
     "list", "pause", "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
 )  # fmt: skip
 DESCRIBED: Final = [route for route in ROUTES if route.include_in_schema]

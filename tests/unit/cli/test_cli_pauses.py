@@ -46,6 +46,14 @@ def test_what_can_not_be_paused_is_refused(tickover: Terminal, arguments: list[s
     assert tickover.there.pauses.records == []
 
 
+def test_a_breaker_is_closed_by_hand(tickover: Terminal) -> None:
+    assert tickover("targets", "close-breaker", "mail").exit_code == NOT_FOUND
+    tickover.there.change_stats(targets={"mail": TargetFlow(3, 2.5, "open")})
+    result = tickover("targets", "close-breaker", "mail")
+    assert (result.exit_code, "a few retries go as probes" in result.stderr) == (OK, True)
+    assert [key for key, _ in tickover.there.pauses.records] == [b"breaker/mail"]
+
+
 def test_targets_are_listed_with_what_keeps_messages_from_them(tickover: Terminal) -> None:
     tickover("pauses", "add", "target", "mail", "--reason", "a release")
     tickover.there.change_stats(targets={"mail": TargetFlow(3, 2.5, "open")}, paused={MAIL: 4})

@@ -47,6 +47,7 @@ def test_a_breaker_is_as_open_as_the_most_open_one(states: tuple[str, ...], word
     problem = only(*reports)
     assert problem.kind == "breaker"
     assert word in problem.text
+    assert problem.fix == "tickover targets close-breaker push"
     assert problems_of(seen(report(targets=(Target(topic="push", breaker="closed"),)))) == []
 
 

@@ -5,6 +5,7 @@ from playwright.sync_api import Browser
 
 from api.access.auth import Role
 from sidecar.model.condition import Pausable, Pause, PauseKind
+from sidecar.model.stats import TargetFlow
 from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
 from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import NOW_MS, REMINDERS, World
@@ -40,6 +41,19 @@ def test_somebody_pauses_a_target_and_resumes_it(full: World, console: Console) 
     assert console.problems == []
 
 
+def test_somebody_tries_a_target_whose_breaker_is_open(full: World, console: Console) -> None:
+    full.change_stats(targets={"push": TargetFlow(3, 0.0, "open")})
+    look_at(console, "/targets", "targets-broken")
+    page = console.open("/targets")
+    assert "tickover targets close-breaker push" in page.inner_text("main")
+    page.click("button:text('Try now')")
+    page.wait_for_selector("text=A few retries go as probes.")
+    assert [key for key, _ in full.pauses.records] == [b"breaker/push"]
+    full.change_stats(targets={"push": TargetFlow(3, 0.0, "closed")})
+    assert console.open("/targets").locator("button:text('Try now')").count() == 0
+    assert console.problems == []
+
+
 def test_what_does_not_exist_is_said_and_pauses_nothing(full: World, console: Console) -> None:
     page = console.open("/targets")
     page.fill("input[name=name]", "<img src=x>")
@@ -61,13 +75,18 @@ def test_who_may_not_pause_sees_no_button_and_is_refused(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     api = World(tokens=tokens(str(tmp_path_factory.mktemp("tokens"))), console=OPTIONS._replace(authenticates=True))
+    api.change_stats(targets={"push": TargetFlow(3, 0.0, "open")})
     with served(api) as url:
         console = Console(url, browser)
         page = console.open("/targets", token=token_of(Role.WRITE))
         assert page.locator("button:text('Pause')").count() == 0
+        assert page.locator("button:text('Try now')").count() == 0
         csrf = page.locator("input[name=csrf]").first.input_value()
         form: dict[str, str | float | bool] = {"csrf": csrf, "kind": "target", "name": "push", "reason": "r"}
         answer = page.request.post(f"{url}/ui/targets/pause", form=form, headers={"Origin": url})
         assert answer.status == 403
+        answer = page.request.post(f"{url}/ui/targets/close-breaker", form=form, headers={"Origin": url})
+        assert answer.status == 403
+        assert api.pauses.records == []
         assert api.pauses.store.alive() == {}
         console.close()

@@ -21,6 +21,7 @@ from sidecar.lookup.query import row_of
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import Headers, Outcome, TopicPartition
+from sidecar.model.stats import TargetFlow
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Selection, When
 from sidecar.operations.jobs.job import State
@@ -162,6 +163,12 @@ def redrive(api: World) -> Given:
     id = api.call("POST", "/v1/redrives", json=body, headers=bearer).json()["id"]
     wait_for(lambda: not api.redriving.redrives.crew.works_on(id))
     return {"id": id}
+
+
+def broken(api: World) -> Given:
+    """A target whose breaker is open."""
+    api.change_stats(targets={"push": TargetFlow(1, 0.0, "open")})
+    return {"name": "push"}
 
 
 def redrive_of_another(api: World) -> Given:
@@ -311,6 +318,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/stats": (Call(),),
     "GET /v1/whoami": (Call(),),
     "GET /v1/targets": (Call(),),
+    "POST /v1/targets/{name}/close-breaker": (Call(prepare=broken),),
 }
 
 

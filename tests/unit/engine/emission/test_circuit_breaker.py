@@ -82,6 +82,28 @@ def test_probes_that_come_back_open_it_for_longer_and_longer_up_to_a_limit() -> 
     assert waits == [1, 2, 4, 8, LONGER_MAX, LONGER_MAX]
 
 
+def test_one_that_is_tried_by_hand_lets_its_probes_go_at_once_and_is_judged_as_ever() -> None:
+    for comes_back in (True, False):
+        breaker = broken()
+        breaker.try_now(1_000)
+        assert (state(breaker), breaker.allowed(1_000)) == (State.HALF_OPEN, 5)
+        breaker.emitted(5, 1_000)
+        for _ in range(3 * comes_back):
+            breaker.failed(1_500)
+        breaker.pass_time(31_000)
+        assert state(breaker) is (State.OPEN if comes_back else State.CLOSED)
+
+
+def test_one_that_is_not_open_stays_as_it_is() -> None:
+    closed, half_open = CircuitBreaker(RULE), broken()
+    closed.try_now(5)
+    assert (state(closed), closed.allowed(6)) == (State.CLOSED, ALL)
+    half_open.try_now(5)
+    half_open.emitted(4, 6)
+    half_open.try_now(7)
+    assert half_open.allowed(8) == 1, "its probes don't begin again"
+
+
 def test_few_probes_are_judged_by_their_own_number() -> None:
     breaker = broken()
     breaker.allowed(30_000)
@@ -272,3 +294,24 @@ def test_the_breaker_that_is_easiest_to_break_counts() -> None:
 def test_a_share_is_a_percentage(failures: object) -> None:
     with pytest.raises(ValueError, match=r"percent|less than or equal|greater than or equal"):
         rules(breaker={"failures": failures})
+
+
+@GUARANTEES
+def test_a_breaker_that_somebody_closes_lets_retries_go_at_once_and_each_closing_counts_once(
+    trouble: Callable[[], str] | None,
+) -> None:
+    bench, consumer = retrying(trouble)
+    engine, seen = bench.replica.engine, bench.values
+    consumer.run(3_000)
+    engine.closings = {"mail": 1, "unheard-of": 2}  # by a clock that is far behind
+    before = len(seen("mail"))
+    consumer.run(200)
+    assert len(seen("mail")) - before == 2, "the probes of a breaker that had been open for seconds yet"
+    consumer.run(500)
+    engine.closings = {"mail": 1, "unheard-of": 3}
+    consumer.run(3_000)
+    assert len(seen("mail")) - before == 2, "somebody else's"
+    consumer.is_sick = False
+    engine.closings = {"mail": 4}
+    consumer.run(12_000)
+    assert sorted(consumer.handled, key=str) == sorted((b"%d" % number for number in range(20)), key=str)

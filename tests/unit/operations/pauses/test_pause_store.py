@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import Closings, Pausable, Pause, PauseKind, Pauses
+from sidecar.operations.pauses import store
 from sidecar.operations.pauses.store import PausesUnavailable
 from tests.unit.pause_world import MemoryPauses
 
@@ -40,7 +41,8 @@ def test_a_pause_whose_time_is_over_is_none_and_goes_with_the_next_write() -> No
     assert world.store.is_paused(*MAIL)
     world.now_ms = 70
     assert not world.store.is_paused(*MAIL)
-    assert (world.store.alive(), world.store.ages_s()) == ({}, {})
+    assert world.store.alive() == {}
+    assert world.store.ages_s() == {}
     assert not world.store.remove(MAIL)
     world.store.put(MAIL, PAUSE)
     world.store.put(TICK, PAUSE._replace(until_ms=-1))
@@ -79,8 +81,45 @@ def test_each_says_how_long_it_has_lasted() -> None:
     assert world.store.ages_s() == {MAIL: 0.06}
 
 
+def test_every_replica_hears_of_a_breaker_that_was_closed() -> None:
+    world = MemoryPauses()
+    other, told = world.another(), list[Closings]()
+    other.on_closing(told.append)
+    world.store.close_breaker("mail", "me", 5)
+    world.store.close_breaker("mail", "me", 7)
+    assert [dict(one) for one in told] == [{}, {"mail": 5}, {"mail": 7}]
+    assert world.records[0] == (b"breaker/mail", b'{"schema": 1, "by": "me", "at": 5}')
+    assert not world.another().all(), "none of it is a pause"
+
+
+def test_breakers_that_were_closed_long_ago_or_before_many_others_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, told = MemoryPauses(), list[Closings]()
+    world.store.on_closing(told.append)
+    world.store.close_breaker("a", "me", 0)
+    world.store.close_breaker("b", "me", store.CLOSING_KEPT_MS)
+    assert told[-1].keys() == {"a", "b"}
+    world.store.close_breaker("c", "me", store.CLOSING_KEPT_MS + 1)
+    assert told[-1].keys() == {"b", "c"}
+    monkeypatch.setattr(store, "CLOSINGS_MAX", 2)
+    world.store.close_breaker("d", "me", store.CLOSING_KEPT_MS + 2)
+    assert told[-1].keys() == {"c", "d"}
+
+
+@pytest.mark.parametrize("value", ["[]", "\x00", '{"schema": 2, "at": "noon"}'])
+def test_a_closing_of_another_version_is_one_all_the_same(value: str) -> None:
+    world, told = MemoryPauses(), list[Closings]()
+    world.store.on_closing(told.append)
+    world.write(b"breaker/mail", value.encode())
+    assert told[-1] == {"mail": 0}, "when it was written"
+
+
 def test_without_kafka_a_write_says_so() -> None:
     world = MemoryPauses(is_away=True)
-    for write in (lambda: world.store.put(MAIL, PAUSE), lambda: world.store.remove(MAIL), world.store.catch_up):
+    for write in (
+        lambda: world.store.put(MAIL, PAUSE), lambda: world.store.remove(MAIL), world.store.catch_up,
+        lambda: world.store.close_breaker("mail", "me", 5),
+    ):  # fmt: skip
         with pytest.raises(PausesUnavailable):
             write()
