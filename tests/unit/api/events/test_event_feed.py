@@ -176,13 +176,16 @@ def test_silence_is_told_and_the_stream_ends_at_its_time(monkeypatch: pytest.Mon
     run(test)
 
 
-def test_a_stop_ends_all_who_listen_and_whoever_comes_later() -> None:
+def test_a_stop_ends_all_who_listen_and_whoever_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "HEARTBEAT_S", 2 * HEARD_S)  # nothing else wakes who waits
+
     async def test(feed: Feed, _: MemoryLooks) -> None:
         listener = feed.enter([POLICIES])
         await feed.begin(listener)
         events = feed.listen(listener, None, follow=True)
         await anext(events)
         waiting = asyncio.create_task(anext(events, None))
+        assert await asyncio.wait([waiting], timeout=0.01) == (set(), {waiting})
         await asyncio.to_thread(feed.stop)
         feed.stop()
         assert await waiting is None
