@@ -342,6 +342,7 @@ class World:
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def request() -> httpx.Response:
+            self.app.state.events.stop()  # this transport reads an answer to its end, which a stream has not
             transport = httpx.ASGITransport(self.app)
             headers = self.client_headers
             async with httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
