@@ -233,6 +233,10 @@ docs: setup ## Build the documentation site into reports/site; a dead link or a 
 pages: setup ## Write the pages that are made from the code: settings, headers, metrics, errors, REST, commands
 	@$(venv)/bin/python -m tests.pages
 
+.PHONY: pictures
+pictures: setup setup-pipeline ## Make the pictures of docs/console.md anew, by chromium, from the tests' console
+	@TICKOVER_TEST_PICTURES=1 $(venv)/bin/pytest -q tests/process/api/console/test_pictures.py
+
 REDOC := 2.5.4
 
 .PHONY: redoc

@@ -53,6 +53,8 @@ def test_a_policy_is_checked_while_it_is_written_and_saved(api: World, console: 
     page.wait_for_selector("#check .well")
     page.fill("textarea[name=headers]", "tickover-target: push\ntickover-delay: 90s")
     page.wait_for_selector("#check dl >> text=push")
+    assert [row.split()[0] for row in page.locator("#check tbody tr").all_inner_texts()] == ["–"]
+    assert page.locator("#check tbody time").count() == 1
     page.click("button:has-text('Save')")
     page.wait_for_selector("text=Saved.")
     stored = api.policies.table.policies["reminders"]
