@@ -32,7 +32,7 @@ def test_one_command_runs_the_sidecar_and_writes_the_reports(tmp_path: Path) -> 
     assert "taking what happened" in ended.stdout, ended.stderr
     [place] = tmp_path.iterdir()
     assert "ended with status" not in ended.stdout, (place / "jobs.log").read_text()
-    settled = re.search(r"ingest: .*?([\d,]+) emitted in", ended.stdout)
+    settled = re.search(r"ingest: .*?([\d,]+) emitted\b", ended.stdout)
     fired = re.search(r"^  fired +(\d+)$", ended.stdout, re.MULTILINE)
     assert settled, ended.stdout
     assert fired, ended.stdout
