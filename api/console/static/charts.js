@@ -30,6 +30,7 @@ const resolved = (name) => {
 
 // What is drawn, by its figure. uPlot listens to the window: without destroy() it would stay, with its figure, for ever.
 const drawn = new Map();
+const asTable = new Set(); // names of those that somebody reads as tables: a refresh leaves them so
 const forget = (figure) => { drawn.get(figure)?.destroy(); drawn.delete(figure); };
 const forgetGone = () => [...drawn.keys()].filter((figure) => !figure.isConnected).forEach(forget);
 
@@ -54,11 +55,16 @@ const draw = (figure) => {
   if (bars) { const sums = data.splice(1, names.length).reverse(); data.splice(1, 0, ...sums); series.splice(0, names.length, ...series.slice(0, names.length).reverse()); }
   const axis = { stroke: resolved("soft"), grid: { stroke: resolved("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
   plot.replaceChildren();
-  plot.hidden = false;
-  figure.querySelector(".figures").hidden = true;
+  const name = figure.querySelector("figcaption").firstChild.textContent;
   const key = figure.querySelector(".table-key");
+  const show = () => {
+    plot.hidden = asTable.has(name);
+    figure.querySelector(".figures").hidden = !plot.hidden;
+    key.textContent = plot.hidden ? "as a chart" : "as a table";
+  };
   key.hidden = false;
-  key.onclick = () => { plot.hidden = !plot.hidden; figure.querySelector(".figures").hidden = !plot.hidden; key.textContent = plot.hidden ? "as a chart" : "as a table"; };
+  key.onclick = () => { if (!asTable.delete(name)) asTable.add(name); show(); };
+  show();
   drawn.set(figure, new uPlot({
     width: figure.clientWidth, height: HEIGHT, legend: { show: false }, cursor: { show: false },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), zone),

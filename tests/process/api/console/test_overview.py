@@ -127,6 +127,10 @@ def test_a_chart_has_its_figures_as_a_table(api: World, console: Console) -> Non
     rows = due.locator("tbody tr")
     assert rows.count() == MINUTES
     assert rows.nth(32).inner_text().split()[-1] == f"{1_500 + (32 * 37) % 900 + 9_000:,}"
+    page.evaluate("document.getElementById('charts').firstElementChild.dataset.before = 'yes'")
+    page.evaluate("htmx.ajax('GET', location.href, {target: '#charts', select: '#charts > *', swap: 'innerHTML'})")
+    page.locator("#charts > :first-child:not([data-before])").wait_for(state="attached")
+    due.locator(".figures").wait_for()  # still a table
 
 
 def test_a_replica_shows_lag_memory_and_how_far_a_rebuild_is(api: World, console: Console) -> None:
