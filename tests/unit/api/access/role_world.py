@@ -60,6 +60,7 @@ EDIT: Final[dict[str, Any]] = {
 ASKED: Final = {**CONTENT, "headers": [*CONTENT["headers"], ["tickover-target", "push"], ["tickover-delay", "90s"]]}
 ERROR: Final = f"{MARKS['error text']}: {MARKS['address in an error']}:5432 does not answer"
 WAIT_S: Final = 60.0
+DATA = "data:"  # a line of a stream
 
 Given = dict[str, str]
 Prepare = Callable[[World], Given]
@@ -342,8 +343,10 @@ class Told(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """The answer as JSON; None where it has no body."""
+        """The answer as JSON, of a stream the data of its events; None where it has no body."""
         body = self.body
+        if "text/event-stream" in self.headers:
+            return [json.loads(line[len(DATA) :]) for line in body.splitlines() if line.startswith(DATA)]
         return json.loads(body) if body else None
 
     @property

@@ -22,6 +22,7 @@ from tests.unit.api.access.role_world import (
     OFFSET,
     Given,
     Prepare,
+    broken,
     change,
     full_world,
     nothing,
@@ -126,6 +127,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "/send/many", fields={"text": MANY, "count": "1", "idempotency_key": "once"}, status=200, after="/send/try"
     ),
     "/send/try": Action("/send/many", fields={"text": MANY}, status=200),
+    "/targets/close-breaker": Action("/targets", Role.ADMIN, {"name": "push"}, prepare=broken),
     "/targets/pause": Action("/targets", Role.ADMIN, {"kind": "schedule", "name": "tick", "reason": "a release"}),
     "/targets/resume": Action("/targets", Role.ADMIN, {"kind": "target", "name": "push"}),
 }  # fmt: skip
