@@ -29,6 +29,7 @@ def test_a_page_that_refreshes_itself_keeps_nothing_of_before(console: Console) 
         for _ in range(times):
             page.evaluate("for (const plot of document.querySelectorAll('.plot')) plot.dataset.before = 'yes'")
             page.clock.fast_forward(REFRESHED_S * 1_000)
+            page.evaluate("document.body.dispatchEvent(new Event('tick'))")
             page.locator(".plot:not([data-before]) canvas").first.wait_for()  # a handle of it would keep it
 
     refresh(WARM)
