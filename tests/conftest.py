@@ -28,7 +28,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=un
 settings.load_profile("any machine")
 # `make test-fast`; what wants more or fewer examples than usual says by how much, see tests/examples.py.
 settings.register_profile("fast", settings.get_profile("any machine"), max_examples=10)
-settings.register_profile("half", settings.get_profile("any machine"), max_examples=50)  # `make test`
+settings.register_profile("half", settings.get_profile("any machine"), max_examples=30)  # `make test`
 
 SERVERS = frozenset({"kafka", "each_kafka"})
 CAUSE_CHARACTERS_MAX = 600
