@@ -179,8 +179,8 @@ class KafkaLedgerLog:
             anyone.close()
 
     def _no_answer(self, error: KafkaError, about: str) -> LedgerError | LedgerUnavailable:
-        """What to raise: the topic is gone when brokers have said so for GONE_S. One that starts says so for a moment
-        of a topic that it has; from silence nothing follows.
+        """The error to raise: the topic is gone when brokers have said so for GONE_S. One that starts says so for a
+        moment of a topic that it has; from silence nothing follows.
         """
         if error.code() in UNKNOWN_PLACE and self._is_absent():
             now_s = time.monotonic()

@@ -11,7 +11,7 @@ HEAP_BYTES = 60_000  # a refresh: what the clock of the test keeps; a chart that
 
 
 def in_use(devtools: Any) -> dict[str, float]:
-    """What the browser keeps for the page, after a collection."""
+    """Nodes, listeners and bytes that the browser keeps for the page, after a collection."""
     devtools.send("HeapProfiler.collectGarbage")
     metrics = {one["name"]: one["value"] for one in devtools.send("Performance.getMetrics")["metrics"]}
     return {name: metrics[name] for name in ("Nodes", "JSEventListeners", "JSHeapUsedSize")}
