@@ -29,8 +29,8 @@ COMMAND_S: Final = 400.0
 DOCUMENT: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 CHART: Final = "./charts/tickover/files"
 DASHBOARD: Final = json.loads((ROOT / CHART / "dashboard.json").read_text(encoding="utf-8"))
-# Series that there are only once something has gone wrong.
-FAULTS: Final = ("tickover_dead_total", "tickover_quarantined_total")
+# Series that there are only once something has gone wrong, or is paused.
+FAULTS: Final = ("tickover_dead_total", "tickover_quarantined_total", "tickover_pause_seconds")
 
 
 def programs() -> list[list[str]]:
