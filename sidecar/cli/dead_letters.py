@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import httpx
 import typer
@@ -16,7 +15,17 @@ from policies.errors import FormatError
 from sidecar.cli.jobs import JobKind, add_common, add_step, finish
 from sidecar.cli.messages.options import duration_checked, time_ms
 from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, output_before, show, show_items
-from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
+from sidecar.cli.rest_client import (
+    PAGE_LIMIT,
+    Options,
+    Sidecar,
+    TokenOption,
+    UrlOption,
+    connect,
+    given,
+    step_of,
+    taking,
+)
 from sidecar.operations.dead_letters.groups import FATES, added_up
 
 PAGES_MAX: Final = 100_000
@@ -127,7 +136,7 @@ def say_of_group(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Say where people stand with a group of failures, in place of what was said before."""
-    steps = (quote(step, safe="", errors="surrogateescape") for step in (topic, "groups", fingerprint))
+    steps = map(step_of, (topic, "groups", fingerprint))
     with connect(context, url, token) as sidecar:
         show(sidecar.document("PUT", f"/v1/dead-letters/{'/'.join(steps)}", {"state": state, "note": note}), form)
 
@@ -146,7 +155,7 @@ def show_letter(
     parts = position.split("/")
     if len(parts) != 3:
         raise Failure(f"{position}: must be topic/partition/offset", Status.USAGE)
-    path = "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
+    path = "/".join(map(step_of, parts))
     with connect(context, url, token) as sidecar:
         letter = sidecar.document("GET", f"/v1/dead-letters/{path}" + ("?payload=true" if payload else ""))
     if form is Form.TABLE:

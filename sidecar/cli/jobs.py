@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final, NamedTuple
-from urllib.parse import quote
 
 import typer
 
 from sidecar.cli.output import Failure, Form, OutputOption, ProgressLine, Status, say, show, show_items
-from sidecar.cli.rest_client import Options, Sidecar, TokenOption, UrlOption, connect, taking
+from sidecar.cli.rest_client import Options, Sidecar, TokenOption, UrlOption, connect, step_of, taking
 
 POLL_S: Final = 0.5
 ACTIVE: Final = frozenset({"planning", "canary", "running", "aborting"})
@@ -27,7 +26,7 @@ class JobKind(NamedTuple):
 
     def of(self, id: str) -> str:
         """Where one of them is."""
-        return f"{self.path}/{quote(id, safe='', errors='surrogateescape')}"
+        return f"{self.path}/{step_of(id)}"
 
     def id_argument(self) -> Any:
         """The argument that names one of them."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, NamedTuple
-from urllib.parse import quote
 
 import typer
 from pydantic import ValidationError
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 from policies.errors import PolicyFileError
 from policies.file import Item, parse_items, read_text
 from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_items, show_result
-from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect, read_object, taking
+from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect, read_object, step_of, taking
 
 INPUT_CHARACTERS_MAX: Final = 4 << 20
 
@@ -37,7 +36,7 @@ class NamedResource(Generic[Item]):
 
     def path(self, name: str) -> str:
         """Where the one of this name is."""
-        return f"/v1/{self.nouns}/{quote(name, safe='', errors='surrogateescape')}"
+        return f"/v1/{self.nouns}/{step_of(name)}"
 
     def given(self, bare_file: str | None, file: str | None) -> str:
         """The one file that was named, with -f or without. Raises Failure."""

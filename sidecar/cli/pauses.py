@@ -1,13 +1,12 @@
 """`tickover pauses` and `targets`: stopping things for a while, what keeps messages from targets, breakers."""
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 
 from sidecar.cli.messages.options import time_checked
 from sidecar.cli.output import Form, OutputOption, output_before, say, show_items, show_result
-from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given, step_of
 from sidecar.model.condition import PauseKind
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop things for a while.")
@@ -88,17 +87,13 @@ def close_breaker(
 ) -> None:
     """Let retries to a target whose breaker is open be tried now, on all replicas: a few go as probes."""
     with connect(context, url, token) as sidecar:
-        answer = sidecar.document("POST", f"/v1/targets/{_quoted(name)}/close-breaker")
+        answer = sidecar.document("POST", f"/v1/targets/{step_of(name)}/close-breaker")
     say(f"breaker of {name} closed: a few retries go as probes")
     show_result(answer, form)
 
 
-def _quoted(name: str) -> str:
-    return quote(name, safe="", errors="surrogateescape")
-
-
 def _pause_path(kind: PauseKind, name: str) -> str:
-    return f"/v1/pauses/{kind}/{_quoted(name)}"
+    return f"/v1/pauses/{kind}/{step_of(name)}"
 
 
 def _pause_line(item: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import wraps
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import httpx
 import typer
@@ -87,6 +88,11 @@ def taking(parameter: str, options: Options, **defaults: Any) -> Callable[[Comma
         return called
 
     return decorate
+
+
+def step_of(name: str) -> str:
+    """A name as one step of a path. Bytes of the command line that are no text stay what they are."""
+    return quote(name, safe="", errors="surrogateescape")
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:

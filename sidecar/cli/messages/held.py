@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import httpx
 import typer
@@ -19,7 +18,17 @@ from sidecar.cli.messages.options import (
 )
 from sidecar.cli.messages.sending import app
 from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_pages
-from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
+from sidecar.cli.rest_client import (
+    PAGE_LIMIT,
+    Options,
+    Sidecar,
+    TokenOption,
+    UrlOption,
+    connect,
+    given,
+    step_of,
+    taking,
+)
 from sidecar.model.condition import CAUSES
 from sidecar.model.times import rfc_3339
 
@@ -255,7 +264,7 @@ def _say_missing(missing: Any) -> None:
 
 def _path(message_id: str, which: Mapping[str, Any], step: str = "") -> str:
     """Where one message is, or a step that changes it."""
-    return f"/v1/messages/{quote(message_id, safe='', errors='surrogateescape')}{step}?{httpx.QueryParams(which)}"
+    return f"/v1/messages/{step_of(message_id)}{step}?{httpx.QueryParams(which)}"
 
 
 def _show_receipt(document: dict[str, Any], form: Form) -> None:
