@@ -1,15 +1,16 @@
 """A message as it is told of: its state now, and all that is known of its way there. Pure."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from sidecar.lookup.attempts import attempt_events, before_held, before_settled, came
+from sidecar.lookup.attempts import Attempts, attempt_events, before_held, before_settled, came
 from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
 from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
 from sidecar.model.record import Outcome, Place
 from sidecar.model.times import with_times
 
 Row = dict[str, Any]
+Told = TypeVar("Told", Settlement, Entry)
 
 
 def place_of_row(row: Row) -> Place:
@@ -25,8 +26,7 @@ def row_document(row: Row) -> Row:
 def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
     """A message that is held: the row, and its timeline, with the deliveries before."""
     place, before = place_of_row(row), before_held(row, settlements)
-    mine = [one for one in settlements if _same_lane(one.place, place) and before.is_behind(one.place)]
-    filed = [one for one in entries if _same_lane(one.place, place) and before.is_behind(one.place)]
+    mine, filed = _of_delivery(place, before, settlements), _of_delivery(place, before, entries)
     events = [
         *attempt_events(before, row["accepted"], row.get("first_failure")),
         accepted(row["accepted"]),
@@ -74,8 +74,7 @@ def settled_document(
 ) -> Row:
     """A message that is settled, as the ledger has it. `settlements` and `entries` are all that have its id."""
     before, came_at = before_settled(last, settlements), came(last)
-    mine = [one for one in settlements if _same_lane(one.place, last.place) and before.is_behind(one.place)]
-    filed = [one for one in entries if _same_lane(one.place, last.place) and before.is_behind(one.place)]
+    mine, filed = _of_delivery(last.place, before, settlements), _of_delivery(last.place, before, entries)
     events = [
         *attempt_events(before, came_at, None),
         accepted(came_at),
@@ -159,5 +158,6 @@ def _at(ledger: LedgerPlace) -> Row:
     return {"partition": ledger.partition, "offset": ledger.offset}
 
 
-def _same_lane(one: Place, other: Place) -> bool:
-    return one[:2] == other[:2]
+def _of_delivery(place: Place, before: Attempts, known: Sequence[Told]) -> list[Told]:
+    """What is told of the delivery at this place: of its partition, and behind the deliveries before it."""
+    return [one for one in known if one.place[:2] == place[:2] and before.is_behind(one.place)]
