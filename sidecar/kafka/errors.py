@@ -81,9 +81,7 @@ ABSENT: Final = frozenset(
 OF_ONE_RECORD: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
 )
-OF_THE_TARGET: Final = ABSENT | (
-    {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.POLICY_VIOLATION}
-)
+OF_THE_TARGET: Final = ABSENT | UNKNOWN_PLACE | {KafkaError.POLICY_VIOLATION}
 # Of a partition that can't take anything now, whatever it is.
 SILENT_PARTITION: Final = frozenset(
     {KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE}
