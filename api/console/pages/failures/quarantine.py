@@ -8,10 +8,8 @@ from starlette.responses import Response
 from api.console.page import Page, Refused, action, screen
 from api.console.rest import Refusal, path_of
 
-FILTERS: Final = (
-    "error", "reason", "fingerprint", "policy", "id", "key_prefix", "header", "since", "until", "open",
-)  # fmt: skip
-OPTIONS: Final = ("error", "reason", "fingerprint", "policy", "id", "key_prefix", "header")
+OPTIONS: Final = ("error", "reason", "fingerprint", "policy", "id", "key_prefix", "header")  # of the command, too
+FILTERS: Final = (*OPTIONS, "since", "until", "open")
 ONE: Final = "/v1/quarantine/{partition}/{offset}"
 HEADERS_MAX: Final = 10  # that a form has room for
 HEADERS_ASKED: Final = 2  # where nothing was written yet
