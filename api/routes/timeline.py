@@ -159,5 +159,5 @@ def _at(ledger: LedgerPlace) -> Row:
 
 
 def _of_delivery(place: Place, before: Attempts, known: Sequence[Told]) -> list[Told]:
-    """What is told of the delivery at this place: of its partition, and behind the deliveries before it."""
+    """Facts of the delivery at this place: of its partition, and behind the deliveries before it."""
     return [one for one in known if one.place[:2] == place[:2] and before.is_behind(one.place)]
