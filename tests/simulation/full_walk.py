@@ -7,7 +7,7 @@ from tests.simulation.replica import Replica
 
 
 def check_agenda(replica: Replica) -> None:
-    """After a turn: nobody with work is missed, nobody fires too late, and what is published is what there is."""
+    """After a turn: nobody with work is missed, and nobody fires too late."""
     agenda, lanes = replica.assignment.agenda, replica.lanes
     assert agenda.lanes == lanes
     assert agenda.topics == Counter(lane.id.topic for lane in lanes)
@@ -18,8 +18,12 @@ def check_agenda(replica: Replica) -> None:
         assert agenda.next_due_ms <= agenda.expected_ms(lane)
         if lane.overflow_used and lane not in agenda:
             assert lane in replica.worker.used, f"{lane.id} has something in the overflow and is not promoted"
-    counts = {topic: Counter[str]() for topic in agenda.topics}
-    for lane in lanes:
+
+
+def check_published(replica: Replica) -> None:
+    """What is published is what there is. It costs as much as a turn, and what is wrong once stays so for a while."""
+    counts = {topic: Counter[str]() for topic in replica.assignment.agenda.topics}
+    for lane in replica.lanes:
         share = share_of(lane)
         counts[lane.id.topic].update(wheel=share.wheel, overflow=share.overflow)
     gate = replica.emitter.gate.by_topic() + replica.emitter.pauses.by_topic()

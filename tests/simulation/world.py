@@ -13,7 +13,7 @@ from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow, NewOverflow
 from tests.simulation.fake_time import Machine, VirtualClock
 from tests.simulation.fake_transactions import Coordinator
-from tests.simulation.full_walk import check_agenda
+from tests.simulation.full_walk import check_agenda, check_published
 from tests.simulation.oracle import Oracle
 from tests.simulation.pausing import Pausing
 from tests.simulation.replica import INTAKE_BATCH, LEDGER, Replica, Shape, Surroundings
@@ -326,6 +326,7 @@ class World:
             else:
                 self._check(replica)
                 if self._steps % NOTED_EACH == 0:
+                    check_published(replica)
                     self._note(replica)
 
     def _check(self, replica: Replica) -> None:
