@@ -75,7 +75,7 @@ def test_a_python_client_is_made_without_a_warning_and_works(description: Path, 
     with world() as api, serving(api.app) as server:
         api.add(REMINDERS)
         address = f"http://127.0.0.1:{server.port}"
-        assert httpx.get(f"{address}/livez").status_code == 200
+        assert httpx.get(f"{address}/livez", timeout=60).status_code == 200
         used = run([str(bin / "python"), "-W", "error", "-c", PROGRAM, address], tmp_path)
     assert (used.returncode, used.stdout) == (0, "a reminders /problems/policy-not-found\n"), used.stderr
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final
 
+import httpx
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
@@ -69,6 +70,11 @@ def served(world: World) -> Iterator[str]:
         world.app.state.events.stop()
         server.should_exit = True
         thread.join(30)
+
+
+def client_of(url: str, **options: Any) -> httpx.Client:
+    """A client without a browser."""
+    return httpx.Client(base_url=url, timeout=LONGEST_MS / 1_000, **options)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from api.access.auth import Role
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.redrive_plan import Action
 from sidecar.operations.jobs.job import State
-from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
+from tests.process.api.console.browsing import OPTIONS, Console, client_of, look_at, served
 from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import NOW_MS, World
 from tests.unit.letter_world import dead
@@ -52,13 +52,13 @@ def plan_of(api: World) -> Any:
 
 
 def group_of(console: Console) -> str:
-    groups = httpx.get(f"{console.url}/v1/dead-letters/groups?topic=orders-dlq").json()["items"]
+    groups = client_of(console.url).get("/v1/dead-letters/groups?topic=orders-dlq").json()["items"]
     return str(groups[0]["fingerprint"])
 
 
 def plan_a_redrive(console: Console) -> str:
     body = {"topic": "orders-dlq", "filter": {"reason": "attempts_exhausted"}}
-    answer = httpx.post(f"{console.url}/v1/redrives", json=body, headers={"Tickover-Client": "tests"})
+    answer = client_of(console.url).post("/v1/redrives", json=body, headers={"Tickover-Client": "tests"})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
@@ -238,7 +238,7 @@ def test_from_selection_to_result(console: Console, api: World) -> None:
 
 def test_a_run_wants_its_number_typed(console: Console, api: World) -> None:
     id = plan_a_redrive(console)
-    with httpx.Client(base_url=console.url) as client:
+    with client_of(console.url) as client:
         form = re.search(r'name="csrf" value="([^"]+)"', client.get(f"/ui/redrives/{id}").text)
         assert form is not None
         answer = client.post(f"/ui/redrives/{id}/run", data={"csrf": form[1], "count": "2"})
@@ -252,8 +252,8 @@ def test_hostile_letters_are_only_text(console: Console, api: World) -> None:
     api.redriven.write(HOSTILE, [letter.place], NOW_MS)
     fingerprint = letter.fingerprint
     note = {"state": "known", "note": HOSTILE}
-    place = f"{console.url}/v1/dead-letters/orders-dlq/groups/{fingerprint}"
-    assert httpx.put(place, json=note, headers={"Tickover-Client": "tests"}).status_code == 200
+    place = f"/v1/dead-letters/orders-dlq/groups/{fingerprint}"
+    assert client_of(console.url).put(place, json=note, headers={"Tickover-Client": "tests"}).status_code == 200
     for path in (
         "/failures", f"/failures/orders-dlq/{fingerprint}", "/dead-letters?topic=orders-dlq&fingerprint=" + fingerprint,
         f"/dead-letters/{letter.place}?payload=true", f"/dead-letters/{letter.place}/edit",
@@ -277,7 +277,7 @@ def waiting() -> Iterator[World]:
 @pytest.fixture
 def guarded(waiting: World) -> Iterator[httpx.Client]:
     """A client of its console."""
-    with served(waiting) as url, httpx.Client(base_url=url) as client:
+    with served(waiting) as url, client_of(url) as client:
         yield client
 
 

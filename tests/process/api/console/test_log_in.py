@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from api.access.auth import Role
 from api.console.page import cookie_name
 from api.console.session import Session
-from tests.process.api.console.browsing import OPTIONS, Console, look_at, served
+from tests.process.api.console.browsing import OPTIONS, Console, client_of, look_at, served
 from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import World
 
@@ -27,7 +27,7 @@ def api() -> Iterator[World]:
 @pytest.fixture
 def browserless(api: World) -> Iterator[httpx.Client]:
     """A client that does what it likes."""
-    with served(api) as url, httpx.Client(base_url=url, follow_redirects=False) as client:
+    with served(api) as url, client_of(url) as client:
         yield client
 
 
@@ -116,7 +116,7 @@ def test_a_session_ends_when_nobody_is_there(api: World, browserless: httpx.Clie
     assert int(seen) >= int(begun)
     old = Session(token, id, int(begun) - OPTIONS.idle_s - 10, int(seen) - OPTIONS.idle_s - 10)
     assert version == "1"
-    with httpx.Client(base_url=browserless.base_url, cookies={COOKIE: old.cookie}) as client:
+    with client_of(str(browserless.base_url), cookies={COOKIE: old.cookie}) as client:
         assert client.get("/ui/parts").status_code == 303
 
 

@@ -101,7 +101,8 @@ def test_a_new_certificate_is_shown_and_no_request_fails(files: Identity, author
         with httpx.Client(verify=trusting(authority), timeout=ANSWER_S) as kept:
             while not done.is_set():
                 statuses.append(kept.get(f"https://127.0.0.1:{port}/livez").status_code)
-                statuses.append(httpx.get(f"https://127.0.0.1:{port}/livez", verify=trusting(authority)).status_code)
+                new = httpx.get(f"https://127.0.0.1:{port}/livez", verify=trusting(authority), timeout=ANSWER_S)
+                statuses.append(new.status_code)
 
     with serving(files) as server:
         assert shown(server.port, authority) == "first"

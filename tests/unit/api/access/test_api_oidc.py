@@ -60,7 +60,7 @@ def with_claims_of(token: str, other: str) -> str:
 
 BAD = {
     "none": lambda: "",
-    "no jwt": lambda: "abc",
+    "no jwt": lambda: "no-jwt",  # no hexadecimal word: answers carry request ids
     "bad signature": lambda: broken(token_of("ADMIN")),
     "changed claims": lambda: with_claims_of(token_of("READ"), token_of("ADMIN")),
     "signed by another key": lambda: signed(claims(**ADMIN), OTHER_RSA_KEY),

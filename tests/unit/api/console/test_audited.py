@@ -13,7 +13,10 @@ from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api.console.test_addresses import OPTIONS
 from tests.unit.api_world import World, world
 
-READER = f"{cookie_name(OPTIONS.group)}={Session.begin(token_of(Role.READ), now_ms() // 1_000).cookie}"
+
+def cookie(token: str) -> str:
+    """Cookie of a session that begins now."""
+    return f"{cookie_name(OPTIONS.group)}={Session.begin(token, now_ms() // 1_000).cookie}"
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def api() -> Iterator[World]:
 
 
 def test_what_the_api_refuses_a_page_is_recorded_once_with_the_caller(api: World) -> None:
-    page = api.call("GET", f"{ROOT}/messages?key_prefix=x", headers={"Cookie": READER})
+    page = api.call("GET", f"{ROOT}/messages?key_prefix=x", headers={"Cookie": cookie(token_of(Role.READ))})
     assert page.status_code == 403
     [record] = api.audited
     assert (record["outcome"], record["path"], record["status"]) == ("refused", "/v1/messages", 403)
@@ -34,14 +37,13 @@ def test_what_the_api_refuses_a_page_is_recorded_once_with_the_caller(api: World
 
 
 def test_what_the_console_refuses_is_recorded_once_too(api: World) -> None:
-    page = api.call("GET", f"{ROOT}/audit", headers={"Cookie": READER})
+    page = api.call("GET", f"{ROOT}/audit", headers={"Cookie": cookie(token_of(Role.READ))})
     assert page.status_code == 403
     [record] = api.audited
     assert (record["outcome"], record["path"]) == ("refused", f"{ROOT}/audit")
 
 
 def test_a_token_that_counts_no_more_is_recorded_once(api: World) -> None:
-    gone = f"{cookie_name(OPTIONS.group)}={Session.begin('tickover_gone', now_ms() // 1_000).cookie}"
-    page = api.call("GET", f"{ROOT}/messages", headers={"Cookie": gone})
+    page = api.call("GET", f"{ROOT}/messages", headers={"Cookie": cookie("tickover_gone")})
     assert page.status_code == 303
     assert [record["path"] for record in api.audited] == ["/v1/whoami"]
