@@ -52,13 +52,15 @@ def plan_of(api: World) -> Any:
 
 
 def group_of(console: Console) -> str:
-    groups = client_of(console.url).get("/v1/dead-letters/groups?topic=orders-dlq").json()["items"]
+    with client_of(console.url) as client:
+        groups = client.get("/v1/dead-letters/groups?topic=orders-dlq").json()["items"]
     return str(groups[0]["fingerprint"])
 
 
 def plan_a_redrive(console: Console) -> str:
     body = {"topic": "orders-dlq", "filter": {"reason": "attempts_exhausted"}}
-    answer = client_of(console.url).post("/v1/redrives", json=body, headers={"Tickover-Client": "tests"})
+    with client_of(console.url) as client:
+        answer = client.post("/v1/redrives", json=body, headers={"Tickover-Client": "tests"})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
@@ -253,7 +255,8 @@ def test_hostile_letters_are_only_text(console: Console, api: World) -> None:
     fingerprint = letter.fingerprint
     note = {"state": "known", "note": HOSTILE}
     place = f"/v1/dead-letters/orders-dlq/groups/{fingerprint}"
-    assert client_of(console.url).put(place, json=note, headers={"Tickover-Client": "tests"}).status_code == 200
+    with client_of(console.url) as client:
+        assert client.put(place, json=note, headers={"Tickover-Client": "tests"}).status_code == 200
     for path in (
         "/failures", f"/failures/orders-dlq/{fingerprint}", "/dead-letters?topic=orders-dlq&fingerprint=" + fingerprint,
         f"/dead-letters/{letter.place}?payload=true", f"/dead-letters/{letter.place}/edit",
