@@ -15,7 +15,7 @@ from sidecar.model.condition import Pausable, Pause, Subject
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.bulk.changes import Changes
-from sidecar.operations.dead_letters.browse import Reading
+from sidecar.operations.dead_letters.reading import Reading
 from sidecar.operations.dead_letters.redrive_plan import Governor
 from sidecar.operations.dead_letters.redrives import Redrives
 from sidecar.operations.dead_letters.resending import Resending

@@ -23,7 +23,7 @@ from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.model.times import with_times
 from sidecar.operations.bulk.plan import HIDDEN
-from sidecar.operations.dead_letters.browse import Look, Page, ReadingBusy, Shown, UnknownTopic
+from sidecar.operations.dead_letters.browse import Look, Page, Shown
 from sidecar.operations.dead_letters.dead_letter import (
     TEXT_LENGTH_MAX,
     WORD_LENGTH_MAX,
@@ -33,9 +33,10 @@ from sidecar.operations.dead_letters.dead_letter import (
     place_of,
 )
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.dead_letters.group_notes import NOTE_LENGTH_MAX, GroupNote, GroupState
-from sidecar.operations.dead_letters.groups import Frame, note_document
+from sidecar.operations.dead_letters.groups.group import Frame, note_document
+from sidecar.operations.dead_letters.groups.notes import NOTE_LENGTH_MAX, GroupNote, GroupState
 from sidecar.operations.dead_letters.masking import Search
+from sidecar.operations.dead_letters.reading import ReadingBusy, UnknownTopic
 from sidecar.operations.dead_letters.redrive_routing import destination
 from sidecar.operations.dead_letters.redriven_log import TooManyNotes
 

@@ -26,7 +26,7 @@ from sidecar.cli.rest_client import (
     step_of,
     taking,
 )
-from sidecar.operations.dead_letters.groups import FATES, added_up
+from sidecar.operations.dead_letters.groups.group import FATES, added_up
 
 PAGES_MAX: Final = 100_000
 STDIN: Final = "-"

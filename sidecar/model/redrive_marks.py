@@ -38,6 +38,23 @@ class Sent(NamedTuple):
     discarded: bool = False
 
 
+class Fates(NamedTuple):
+    """Letters of a topic that were sent again or discarded. `blocks`: by partition and number of the block, a bit for
+    each letter that was last sent again, and one for each that was last discarded.
+    """
+
+    topic_id: str
+    blocks: Mapping[tuple[int, int], tuple[int, int]]
+
+    def of(self, partition: int, offset: int) -> tuple[int, int]:
+        """Whether (1 or 0) a letter was sent again, and whether it was discarded; it is open where it was neither."""
+        if not self.blocks:
+            return 0, 0
+        sent, discarded = self.blocks.get((partition, offset // BLOCK_LETTERS), (0, 0))
+        bit = offset % BLOCK_LETTERS
+        return sent >> bit & 1, discarded >> bit & 1
+
+
 class Block(NamedTuple):
     """BLOCK_LETTERS offsets of a partition, about whose letters a plan's record speaks."""
 
@@ -145,6 +162,22 @@ class Marks:
         for block, plans in self._of(topic).items():
             if block.topic_id == topic_id:
                 yield block, reduce(or_, (kept.bits for kept in plans.values()))
+
+    def fates(self, topic_id: str, topic: str) -> Fates:
+        """Letters of a topic that were sent again or discarded; the last plan counts, as for `find`."""
+        text, blocks = _text(topic_id), dict[tuple[int, int], tuple[int, int]]()
+        for block, plans in self._of(topic).items():
+            if block.topic_id != text:
+                continue
+            sent = discarded = 0
+            for _, kept in sorted(plans.items(), key=lambda one: (one[1].last_ms, one[0])):
+                sent, discarded = sent & ~kept.bits, discarded & ~kept.bits
+                if kept.discarded:
+                    discarded |= kept.bits
+                else:
+                    sent |= kept.bits
+            blocks[block.partition, block.number] = (sent, discarded)
+        return Fates(topic_id, blocks)
 
     def has_id(self, topic: str) -> bool:
         """Whether something was sent of a topic of this name while the brokers had ids."""

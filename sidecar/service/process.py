@@ -45,7 +45,7 @@ from sidecar.kafka.client_settings import client_log
 from sidecar.kafka.topics import MissingTopicError
 from sidecar.lookup.local import LocalLookUp
 from sidecar.model.condition import SAMPLE_MS
-from sidecar.operations.dead_letters.browse import Reading
+from sidecar.operations.dead_letters.reading import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.interface import OverflowFailure

@@ -25,7 +25,7 @@ from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.meeting import Meeting
 from sidecar.lookup.receipts import Receipts
-from sidecar.operations.dead_letters.browse import Reading
+from sidecar.operations.dead_letters.reading import Reading
 from sidecar.operations.pauses.store import PauseStore
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.redis_overflow import RedisOverflow

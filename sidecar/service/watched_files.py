@@ -21,7 +21,7 @@ from policies.model import Policy
 from policies.topic.store import PolicyStore
 from sidecar.doctor.about import About
 from sidecar.model.reserved_topics import reserved_in
-from sidecar.operations.dead_letters.browse import Reading
+from sidecar.operations.dead_letters.reading import Reading
 from sidecar.service.logs import set_level
 from sidecar.service.operations.dead_letters import rules_of
 from sidecar.settings.settings import Settings

@@ -18,7 +18,7 @@ class DeadLettersSettings(Section):
     )
     scan_records: int = Field(
         default=20_000, ge=100, le=1_000_000, json_schema_extra=WHILE_RUNNING,
-        description="Records that one page looks at, 100 to 1,000,000",
+        description="Records that one page reads, 100 to 1,000,000",
     )  # fmt: skip
     scan_time_ms: Milliseconds = Field(
         default=5_000, ge=100, le=60_000, alias="scan_time", json_schema_extra=WHILE_RUNNING,

@@ -50,9 +50,9 @@ from sidecar.model.condition import Subject
 from sidecar.model.record import Place, TopicPartition
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.dead_letters.browse import Limits as ScanLimits
-from sidecar.operations.dead_letters.browse import Reading, Rules
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.reading import Reading, Rules
 from sidecar.operations.dead_letters.resending import Resending
 from sidecar.operations.jobs.job import Approval
 from sidecar.operations.jobs.transactional_sender import Sendable

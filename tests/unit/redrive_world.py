@@ -6,8 +6,8 @@ from typing import Any
 
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.reserved_topics import ReservedTopics
-from sidecar.operations.dead_letters.browse import UnknownTopic
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
+from sidecar.operations.dead_letters.reading import UnknownTopic
 from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Progress, Redrive, Tally
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
 from sidecar.operations.jobs.job import Approval, PlanHead, State

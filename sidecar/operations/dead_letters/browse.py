@@ -1,39 +1,24 @@
-"""Pages and groups of dead letters, read from the topics themselves, a bounded piece at a time.
+"""Pages of dead letters, read from the topics themselves, a bounded piece at a time.
 
 A page reads partition by partition, in order of topic, partition and offset, until it has enough, has looked at as many
 records as it may, or its time is up. Its cursor is the place to go on from; who follows the cursors sees everything
-that was there, and how much is left. The API asks a `Reading`, which has two threads of its own. There letters are also
-shown: to hide addresses in 4 MB of error messages takes seconds.
+that was there, and how much is left.
 """
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
-from policies.glob import compile_globs
 from policies.headers import REDRIVE_SOURCE
-from policies.table import PolicyTable
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
-from sidecar.operations.dead_letters.group_notes import GroupNote
-from sidecar.operations.dead_letters.groups import Frame, Group
 from sidecar.operations.dead_letters.masking import Masking, Search
 
-GROUPS_MAX: Final = 1_000
 PAGE_BYTES_MAX: Final = 512 * 1_024  # of what its letters show: from there on another page goes on
-NoteOf = Callable[[str, str], GroupNote | None]  # what people have said of a topic's fingerprint
 Find = Callable[[Place], Sent | None]  # who sent a letter again or discarded it; None: it is open
 CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behind
-THREADS: Final = 2  # for the API: long scans hold up nobody else
-WAITING_MAX: Final = 16
-
-Answer = TypeVar("Answer")
 
 
 class Limits(NamedTuple):
@@ -68,10 +53,6 @@ class Shown(NamedTuple):
     is_whole: bool
 
 
-class UnknownTopic(Exception):
-    """There is no dead-letter topic of this name."""
-
-
 @dataclass(slots=True)
 class Page:
     """Letters found for one page. `following` None: the end; `remaining` records from there on, at most."""
@@ -81,17 +62,6 @@ class Page:
     following: Place | None = None
     scanned: int = 0
     remaining: int = 0
-
-
-def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[str], quarantine: str) -> list[str]:
-    """The topics that hold dead letters: those that policies name, those that a glob matches, the quarantine."""
-    named = {
-        versioned.policy.dead_letter.topic for versioned in table.policies.values() if versioned.policy.dead_letter
-    }
-    matcher = compile_globs(globs)
-    return sorted(
-        name for name in existing if name in named or name == quarantine or (matcher and matcher.matches(name))
-    )
 
 
 def record_at(log: LetterLog, place: Place) -> DeadLetter | None:
@@ -107,6 +77,34 @@ def record_at(log: LetterLog, place: Place) -> DeadLetter | None:
     return None
 
 
+class Span(NamedTuple):
+    """Letters of a partition that are to be read, from `begin` to before `end`. `low`: the first that it has."""
+
+    topic: str
+    partition: int
+    low: int
+    begin: int
+    end: int
+
+
+def spans_of(log: LetterLog, topics: Sequence[str], selection: Selection, start: Place | None) -> list[Span]:
+    """Letters that may fit, from `start` on, in order. Raises LettersUnavailable."""
+    counts = log.topics()
+    spans = []
+    for topic in sorted(topics):
+        for partition in range(counts.get(topic, 0)):
+            if start is not None and (topic, partition) < start[:2]:
+                continue
+            low, high = log.bounds(topic, partition)
+            begin = start.offset if start is not None and (topic, partition) == start[:2] else low
+            if selection.since is not None and high > low:
+                at = log.offset_at(topic, partition, selection.since)
+                begin = max(begin, high if at is None else at)
+            if max(begin, low) < high:
+                spans.append(Span(topic, partition, low, max(begin, low), high))
+    return spans
+
+
 class Browser:
     """Reads from one `LetterLog`. Time is an argument: monotonic seconds. `sent`: who has sent a letter again."""
 
@@ -117,14 +115,12 @@ class Browser:
         monotonic_s: Callable[[], float],
         sent: Find,
         masking: Masking,
-        notes: NoteOf,
     ) -> None:
         self._log = log
         self._limits = limits
         self._monotonic_s = monotonic_s
         self._sent = sent
         self._masking = masking
-        self._notes = notes
 
     def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
         """Up to `count` letters from `start` on, or as many as have `PAGE_BYTES_MAX`. Raises LettersUnavailable."""
@@ -137,24 +133,6 @@ class Browser:
             if len(page.letters) == count or shown_bytes >= PAGE_BYTES_MAX:
                 break
         return page
-
-    def groups(self, topics: Sequence[str], look: Look, start: Place | None) -> tuple[list[Group], Page]:
-        """Groups of the letters that one page looks at, most frequent first. Raises LettersUnavailable."""
-        page = Page()
-        found: dict[tuple[str, str, str], Group] = {}
-        frame = None if look.trend_ms is None else Frame(look.trend_ms)
-        for letter, sent in self._scan(page, topics, look, start):
-            key = (letter.place.topic, letter.reason, letter.fingerprint)
-            group = found.get(key)
-            if group is None:
-                group = found[key] = Group(
-                    letter.place.topic, letter.reason, letter.error_class, self._masking.group_name(letter), key[2],
-                    letter.place, self._notes(key[0], key[2]), frame, letter.timestamp_ms, letter.timestamp_ms,
-                )  # fmt: skip
-            group.add(letter, sent)
-            if len(found) == GROUPS_MAX:
-                break
-        return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.fingerprint)), page
 
     def one(self, place: Place) -> Shown | None:
         """The letter at this place; None when there is none, or none any more."""
@@ -180,9 +158,9 @@ class Browser:
     ) -> Iterator[tuple[DeadLetter, Sent | None]]:
         """Letters that fit; keeps the page's account. Whoever stops early goes on behind the last one given."""
         deadline_s = self._monotonic_s() + self._limits.seconds
-        spans = self._spans(topics, look.selection, start)
-        page.remaining = sum(end - begin for _, _, begin, end in spans)
-        for topic, partition, begin, end in spans:
+        spans = spans_of(self._log, topics, look.selection, start)
+        page.remaining = sum(span.end - span.begin for span in spans)
+        for topic, partition, _, begin, end in spans:
             position = begin
             for letters in self._log.read(topic, partition, begin, end):
                 for letter in letters:
@@ -199,168 +177,3 @@ class Browser:
                     return
             page.remaining -= end - position
         page.following = None
-
-    def _spans(
-        self, topics: Sequence[str], selection: Selection, start: Place | None
-    ) -> list[tuple[str, int, int, int]]:
-        """(topic, partition, begin, end) of what is to be read, in order."""
-        counts = self._log.topics()
-        spans = []
-        for topic in sorted(topics):
-            for partition in range(counts.get(topic, 0)):
-                if start is not None and (topic, partition) < start[:2]:
-                    continue
-                low, high = self._log.bounds(topic, partition)
-                begin = start.offset if start is not None and (topic, partition) == start[:2] else low
-                if selection.since is not None and high > low:
-                    at = self._log.offset_at(topic, partition, selection.since)
-                    begin = max(begin, high if at is None else at)
-                if max(begin, low) < high:
-                    spans.append((topic, partition, max(begin, low), high))
-        return spans
-
-
-class ReadingBusy(Exception):
-    """The limit of scans that are under way or wait is reached."""
-
-
-class Rules(NamedTuple):
-    """Topics that may be read, limits of one page, and what is masked."""
-
-    topics: Sequence[str]
-    quarantine: str
-    limits: Limits
-    masking: Masking
-
-
-class Redriven(Protocol):
-    """Answers about letters that were sent again (`redriven_log.RedrivenLog`)."""
-
-    def of(self, topics: Sequence[str]) -> Find:
-        """Asks about letters of these topics. Raises LettersUnavailable."""
-
-    def open(self, bounds: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, int]:
-        """How many letters are open, at most. Raises LettersUnavailable."""
-
-    def note_of(self, topic: str, fingerprint: str) -> GroupNote | None:
-        """Words of people about a group of failures."""
-
-    def say(self, topic: str, fingerprint: str, note: GroupNote) -> None:
-        """Write words about a group. Raises TooManyNotes and LettersUnavailable."""
-
-
-class Reading:
-    """Answers about dead letters for REST. `rules` may be swapped as a whole while it runs. What makes an answer of
-    letters (`show`) runs in its threads, and counts among what is under way.
-
-    All methods raise UnknownTopic, ReadingBusy and LettersUnavailable.
-    """
-
-    def __init__(
-        self,
-        open_log: Callable[[], LetterLog],
-        table: Callable[[], PolicyTable],
-        rules: Rules,
-        redriven: Redriven,
-    ) -> None:
-        self._open_log = open_log
-        self._table = table
-        self.rules = rules
-        self._redriven = redriven
-        self._threads = ThreadPoolExecutor(THREADS, "dead-letters")
-        self._waiting = 0
-
-    def stop(self) -> None:
-        """Twice is harmless."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def open_letters(self) -> dict[str, int]:
-        """By topic: how many letters no plan has sent or discarded, at most (`RedrivenLog.open`). Blocks."""
-        with closing(self._open_log()) as log:
-            partitions = log.topics()
-            topics = self.chosen(log, ())
-            bounds = {topic: {p: log.bounds(topic, p) for p in range(partitions.get(topic, 0))} for topic in topics}
-        return self._redriven.open(bounds)
-
-    async def page(
-        self, topics: Sequence[str], look: Look, count: int, start: Place | None, show: Callable[[Page], Answer]
-    ) -> Answer:
-        """See `Browser.page`; no topics means all that hold dead letters. `show` makes the answer of the page."""
-
-        def work(log: LetterLog) -> Answer:
-            chosen = self.chosen(log, topics)
-            return show(self._browser(log, chosen).page(chosen, look, count, start))
-
-        return await self.ask(work)
-
-    async def groups(self, topics: Sequence[str], look: Look, start: Place | None) -> tuple[list[Group], Page]:
-        """See `Browser.groups`."""
-
-        def work(log: LetterLog) -> tuple[list[Group], Page]:
-            chosen = self.chosen(log, topics)
-            return self._browser(log, chosen).groups(chosen, look, start)
-
-        return await self.ask(work)
-
-    async def say(self, topic: str, fingerprint: str, note: GroupNote) -> GroupNote:
-        """Say this of a group from now on: what comes to its topic later comes after it. Raises TooManyNotes, too."""
-
-        def work(log: LetterLog) -> GroupNote:
-            [chosen] = self.chosen(log, (topic,))
-            ends = {p: log.bounds(chosen, p)[1] for p in range(log.topics().get(chosen, 0))}
-            said = note.model_copy(update={"ends": ends})
-            self._redriven.say(topic, fingerprint, said)
-            return said
-
-        return await self.ask(work)
-
-    async def one(self, place: Place, show: Callable[[Shown], Answer]) -> Answer | None:
-        """See `Browser.one`; `show` makes the answer."""
-
-        def look(log: LetterLog) -> Answer | None:
-            found = self._browser(log, self.chosen(log, (place.topic,))).one(place)
-            return None if found is None else show(found)
-
-        return await self.ask(look)
-
-    async def record(self, place: Place, show: Callable[[DeadLetter], Answer | None]) -> Answer | None:
-        """See `record_at`: of any topic, so callers name none but sources. `show` makes the answer."""
-
-        def look(log: LetterLog) -> Answer | None:
-            found = record_at(log, place)
-            return None if found is None else show(found)
-
-        return await self.ask(look)
-
-    def chosen(self, log: LetterLog, topics: Sequence[str]) -> Sequence[str]:
-        """Dead-letter topics to read, these or all: nobody reads other topics this way. Raises UnknownTopic."""
-        known = letter_topics(list(log.topics()), self._table(), self.rules.topics, self.rules.quarantine)
-        for topic in topics:
-            if topic not in known:
-                raise UnknownTopic(topic)
-        return topics or known
-
-    def _browser(self, log: LetterLog, topics: Sequence[str]) -> Browser:
-        return Browser(
-            log,
-            self.rules.limits,
-            time.monotonic,
-            self._redriven.of(topics),
-            self.rules.masking,
-            self._redriven.note_of,
-        )
-
-    async def ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
-        """Look at the log in a thread, one of the scans that are under way. Gives what `look` returns."""
-        if self._waiting >= WAITING_MAX:
-            raise ReadingBusy
-
-        def work() -> Answer:
-            with closing(self._open_log()) as log:
-                return look(log)
-
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        finally:
-            self._waiting -= 1

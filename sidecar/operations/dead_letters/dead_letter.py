@@ -1,7 +1,7 @@
 """A dead letter as it lies in its topic, what its headers say about it, and selections by that."""
 
 from functools import lru_cache
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import Message
 from pydantic import BaseModel, ConfigDict, Field
@@ -151,6 +151,22 @@ Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
 
 
+class Words(Protocol):
+    """Words about a letter's end, and its policy (`DeadLetter`)."""
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def error_class(self) -> str: ...
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
 class Selection(BaseModel):
     """Letters that fit everything given. `since` and `until` (excluded) are epoch milliseconds of the letter."""
 
@@ -168,11 +184,15 @@ class Selection(BaseModel):
         return not self.model_dump(exclude_none=True)
 
     def fits(self, letter: DeadLetter) -> bool:
-        """Cheap questions first: a fingerprint costs a pass over the message."""
-        if self.since is not None and letter.timestamp_ms < self.since:
-            return False
-        if self.until is not None and letter.timestamp_ms >= self.until:
-            return False
+        """Whether a letter fits everything."""
+        return self.covers(letter.timestamp_ms) and self.has_words(letter)
+
+    def covers(self, time_ms: int) -> bool:
+        """Whether a time is of the selection's times."""
+        return (self.since is None or time_ms >= self.since) and (self.until is None or time_ms < self.until)
+
+    def has_words(self, letter: Words) -> bool:
+        """Whether a letter fits, but for its time. Cheap questions first: a fingerprint costs a look at the message."""
         if self.reason is not None and letter.reason != self.reason:
             return False
         if self.policy is not None and letter.policy.partition("@")[0] != self.policy:

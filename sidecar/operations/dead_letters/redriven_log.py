@@ -6,10 +6,10 @@ from typing import Final
 
 from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower, TopicReader
 from sidecar.model.record import Place
-from sidecar.model.redrive_marks import Block, Kept, Marks, Sent, block_of
+from sidecar.model.redrive_marks import Block, Fates, Kept, Marks, Sent, block_of
 from sidecar.operations.dead_letters.browse import Find
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.dead_letters.group_notes import NOTES_MAX, GroupNote, GroupNotes, key_of
+from sidecar.operations.dead_letters.groups.notes import NOTES_MAX, GroupNote, GroupNotes, key_of
 from sidecar.operations.jobs.log_writer import LogWriter
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 
@@ -58,6 +58,14 @@ class RedrivenLog:
             self.catch_up()
         ids = self._ids_of(topics)
         return lambda place: self.find(ids.get(place.topic, ""), place)
+
+    def fates(self, topics: Sequence[str]) -> dict[str, Fates]:
+        """Letters that were sent again or discarded, by topic, of those that are there. Raises LettersUnavailable."""
+        if not self._is_read:
+            self.catch_up()
+        ids = self._ids_of(topics)
+        with self._changed:
+            return {topic: self._marks.fates(topic_id, topic) for topic, topic_id in ids.items()}
 
     def pen(self, plan_id: str, topic: str, topic_id: str = "", discards: bool = False) -> "PlanMarks":
         """Marks of a plan, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.

@@ -10,9 +10,10 @@ from policies.table import PolicyTable
 from policies.topic.store import PolicyStore
 from sidecar.kafka.topic_follower import TopicReader
 from sidecar.kafka.topics import TopicIds, source_topics
-from sidecar.operations.dead_letters.browse import Limits, Reading, Rules, letter_topics
+from sidecar.operations.dead_letters.browse import Limits
 from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, LetterLog
 from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.reading import Reading, Rules, letter_topics
 from sidecar.operations.dead_letters.redrive_context import RedriveContext
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Redrive
 from sidecar.operations.dead_letters.redrive_routing import Ways

@@ -7,7 +7,7 @@ import pytest
 from sidecar.cli.rest_client import PAGE_LIMIT
 from sidecar.model.record import Place
 from sidecar.model.times import rfc_3339
-from sidecar.operations.dead_letters.groups import added_up
+from sidecar.operations.dead_letters.groups.group import added_up
 from tests.unit.cli.test_cli_rest import Terminal, tickover
 from tests.unit.letter_world import dead
 

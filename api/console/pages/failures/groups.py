@@ -1,14 +1,17 @@
 """Failure groups: letters that failed alike, when they came, and where people stand with them."""
 
-from typing import Any, Final
+import time
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
 from api.console.page import Page, Refused, action, screen
 from api.console.rest import path_of
-from sidecar.operations.dead_letters.groups import added_up
+from sidecar.operations.dead_letters.groups.group import added_up
 
-PAGES_MAX: Final = 5  # of the API that one page of the console reads
+PATIENCE_S: Final = 0.2  # after which a page is shown, and goes on reading
+PAGES_MAX: Final = 5  # of the API that one page of the console reads: each has 1,000 groups at most
+LEFT: Final = "Console-Left"  # header of a page that goes on reading: how many records were left
 STATES: Final = {"new": "warn", "known": "", "resolved": "ok", "back_again": "bad"}
 FILTERS: Final = ("topic", "error", "reason", "error_class", "policy")
 
@@ -16,10 +19,10 @@ FILTERS: Final = ("topic", "error", "reason", "error_class", "policy")
 async def failures(page: Page) -> Response:
     """All groups that fit, the most frequent first."""
     asked, state = page.asked(*FILTERS), page.query("state")
-    groups, frame, remaining = await _groups(page, **asked)
-    shown = [group for group in groups if not state or group["state"] == state]
+    found = await _groups(page, **asked)
+    shown = [group for group in found.groups if not state or group["state"] == state]
     return page.show(
-        "failures.html", groups=shown, all=groups, minutes=_minutes(groups, frame), remaining=remaining, states=STATES,
+        "failures.html", groups=shown, all=found.groups, minutes=found.minutes, found=found, states=STATES,
         asked=page.asked(*FILTERS, "state"), options=asked,
     )  # fmt: skip
 
@@ -27,14 +30,16 @@ async def failures(page: Page) -> Response:
 async def failure(page: Page) -> Response:
     """One group: its trend, its words, and what can be done with its letters."""
     topic, fingerprint = page.request.path_params["topic"], page.request.path_params["fingerprint"]
-    groups, frame, remaining = await _groups(page, topic=topic, fingerprint=fingerprint)
-    if not groups:
-        return page.show("failure_gone.html", 404, topic=topic, fingerprint=fingerprint, remaining=remaining)
-    group = max(groups, key=lambda one: one["last_seen"])  # the same failure may have had several reasons
-    figures = {name: sum(one[name] for one in groups) for name in ("count", "open", "redriven", "discarded")}
+    found = await _groups(page, topic=topic, fingerprint=fingerprint)
+    if not found.groups:
+        return page.show(
+            "failure_gone.html", 200 if found.goes_on else 404, topic=topic, fingerprint=fingerprint, found=found
+        )
+    group = max(found.groups, key=lambda one: one["last_seen"])  # the same failure may have had several reasons
+    figures = {name: sum(one[name] for one in found.groups) for name in ("count", "open", "redriven", "discarded")}
     return page.show(
-        "failure.html", group=group, figures=figures, minutes=_minutes(groups, frame), hours=_hours(groups, frame),
-        remaining=remaining, states=STATES, first_seen=min(one["first_seen"] for one in groups),
+        "failure.html", group=group, figures=figures, minutes=found.minutes, hours=found.hours, found=found,
+        states=STATES, first_seen=min(one["first_seen"] for one in found.groups),
     )  # fmt: skip
 
 
@@ -49,32 +54,50 @@ async def say(page: Page) -> Response:
     return page.go("/failures/{topic}/{fingerprint}", "said", **steps)
 
 
-async def _groups(page: Page, **query: str) -> tuple[list[dict[str, Any]], dict[str, int], int]:
-    """Groups of as many pages as one look reads, their times, and how many records are left."""
+class Found(NamedTuple):
+    """Groups of the letters that were read, when these times begin, and how many records are left.
+
+    `goes_on`: who asks again will find fewer left.
+    """
+
+    groups: list[dict[str, Any]]
+    frame: dict[str, int]
+    remaining: int
+    goes_on: bool
+
+    @property
+    def minutes(self) -> list[list[int]]:
+        """Rows of a chart of the last hour."""
+        return self._rows("minutes", 60_000)
+
+    @property
+    def hours(self) -> list[list[int]]:
+        """Rows of a chart of the last day."""
+        return self._rows("hours", 3_600_000)
+
+    def _rows(self, name: str, width_ms: int) -> list[list[int]]:
+        """The time, and how many letters came then."""
+        begin_ms = self.frame[f"{name}_from"]
+        sums = [sum(counts) for counts in zip(*(group["trend"][name] for group in self.groups), strict=True)]
+        return [[begin_ms + width_ms * number, count] for number, count in enumerate(sums)]
+
+
+async def _groups(page: Page, **query: str) -> Found:
+    """Groups of as many pages as can be read while somebody waits. The sidecar keeps what it has read, so that who
+    asks again finds more.
+    """
+    began_s = time.monotonic()
     pieces: list[dict[str, Any]] = []
     cursor, told = "", {}
     for _ in range(PAGES_MAX):
         told = await page.get("/v1/dead-letters/groups", trend="true", cursor=cursor, **query)
         pieces += told["items"]
         cursor = told["next"]
-        if not cursor:
+        if not cursor or time.monotonic() - began_s > PATIENCE_S:
             break
     groups = sorted(added_up(pieces), key=lambda group: (-group["count"], group["topic"], group["fingerprint"]))
-    return groups, told["trend"], told["remaining"] if cursor else 0
-
-
-def _minutes(groups: list[dict[str, Any]], frame: dict[str, int]) -> list[list[int]]:
-    return _rows(groups, "minutes", frame["minutes_from"], 60_000)
-
-
-def _hours(groups: list[dict[str, Any]], frame: dict[str, int]) -> list[list[int]]:
-    return _rows(groups, "hours", frame["hours_from"], 3_600_000)
-
-
-def _rows(groups: list[dict[str, Any]], name: str, begin_ms: int, width_ms: int) -> list[list[int]]:
-    """Rows of a chart: the time, and how many letters came then."""
-    sums = [sum(counts) for counts in zip(*(group["trend"][name] for group in groups), strict=True)]
-    return [[begin_ms + width_ms * number, count] for number, count in enumerate(sums)]
+    left, before = told["remaining"] if cursor else 0, page.request.headers.get(LEFT, "")
+    return Found(groups, told["trend"], left, left > 0 and (not before.isdecimal() or left < int(before)))
 
 
 SCREENS: Final = (

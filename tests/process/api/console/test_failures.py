@@ -11,10 +11,13 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from api.access.auth import Role
+from api.console.pages.failures import groups
 from sidecar.model.record import Place
+from sidecar.operations.dead_letters.browse import Limits
+from sidecar.operations.dead_letters.groups import digests
 from sidecar.operations.dead_letters.redrive_plan import Action
 from sidecar.operations.jobs.job import State
-from tests.process.api.console.browsing import OPTIONS, Console, client_of, look_at, served
+from tests.process.api.console.browsing import LONGEST_MS, OPTIONS, Console, client_of, look_at, served
 from tests.unit.api.access.role_world import token_of, tokens
 from tests.unit.api_world import NOW_MS, World
 from tests.unit.letter_world import dead
@@ -53,8 +56,8 @@ def plan_of(api: World) -> Any:
 
 def group_of(console: Console) -> str:
     with client_of(console.url) as client:
-        groups = client.get("/v1/dead-letters/groups?topic=orders-dlq").json()["items"]
-    return str(groups[0]["fingerprint"])
+        found = client.get("/v1/dead-letters/groups?topic=orders-dlq").json()["items"]
+    return str(max(found, key=lambda group: group["count"])["fingerprint"])
 
 
 def plan_a_redrive(console: Console) -> str:
@@ -72,6 +75,50 @@ def has_chart(page: Page) -> None:
 def test_failure_groups_look_as_they_should(console: Console) -> None:
     look_at(console, "/failures", "failures", has_chart)
     look_at(console, f"/failures/orders-dlq/{group_of(console)}", "failure", has_chart)
+
+
+def read_slowly(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three records are read each time that somebody asks."""
+    reading = api.app.state.ports.letters
+    reading.rules = reading.rules._replace(limits=Limits(3, 60.0))
+    monkeypatch.setattr(groups, "PATIENCE_S", 0.0)
+
+
+def test_groups_are_counted_while_somebody_looks_and_each_letter_is_read_once(
+    console: Console, api: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_slowly(api, monkeypatch)
+    page = console.open("/failures?topic=orders-dlq")
+    page.wait_for_selector(".problem:has-text('still to be read')")
+    expect(page.locator(".problem", has_text="still to be read")).to_have_count(0, timeout=LONGEST_MS)
+    counts = page.locator("#groups tbody tr td:nth-child(5)")
+    assert sorted(counts.all_inner_texts()) == ["30", "5"]
+    assert api.letters.reads == 7 + 5, "batches of three of 20 letters and of 15, each once"
+    page = console.open(f"/failures/orders-dlq/{group_of(console)}")
+    expect(page.locator("#figures .figure .value").nth(0)).to_have_text("28", timeout=LONGEST_MS)
+    assert console.problems == []
+
+
+def test_groups_of_more_letters_than_are_kept_say_so_once(
+    console: Console, api: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_slowly(api, monkeypatch)
+    monkeypatch.setattr(digests, "LETTERS_MAX", 10)
+    page = console.open("/failures?topic=orders-dlq")
+    expect(page.locator(".problem", has_text="more than the sidecar keeps counts of")).to_be_visible(timeout=LONGEST_MS)
+    assert page.locator("[hx-trigger^=load]").count() == 0
+    assert console.problems == []
+
+
+def test_a_group_is_looked_for_until_all_is_read(console: Console, api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_slowly(api, monkeypatch)
+    late = api.letters.add("orders-dlq", dead(error_class="app.Late", error_message="too late"), partition=1)
+    page = console.open(f"/failures/orders-dlq/{late.fingerprint}")
+    expect(page.locator("#figures .figure .value").nth(0)).to_have_text("1", timeout=LONGEST_MS)
+    has_chart(page)
+    page = console.open("/failures/orders-dlq/0123456789abcdef")
+    expect(page.locator("main")).to_contain_text("retention has taken the last", timeout=LONGEST_MS)
+    assert not [problem for problem in console.problems if "404" not in problem]
 
 
 def test_dead_letters_look_as_they_should(console: Console) -> None:

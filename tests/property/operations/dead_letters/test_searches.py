@@ -46,7 +46,7 @@ def test_pages_of_a_search_have_every_letter_that_fits_once(
 ) -> None:
     log, masking = MemoryLetterLog(), Masking(())
     added = [log.add("a-dlq", headers, partition=n % 2) for n, headers in enumerate(letters)]
-    browser = Browser(log, Limits(records, 60.0), lambda: 0.0, lambda _: None, masking, lambda *_: None)
+    browser = Browser(log, Limits(records, 60.0), lambda: 0.0, lambda _: None, masking)
     look, found, start, pages = Look(Selection(), search=Search(error=wanted)), list[Place](), None, 0
     while start is not None or not pages:
         page = browser.page(["a-dlq"], look, count, start)

@@ -10,12 +10,13 @@ from api.access.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from sidecar.model.record import Place
 from sidecar.model.times import with_times
-from sidecar.operations.dead_letters import group_notes
-from sidecar.operations.dead_letters.browse import Limits, Reading
+from sidecar.operations.dead_letters.browse import Limits
 from sidecar.operations.dead_letters.dead_letter import WORD_LENGTH_MAX, DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.dead_letters.group_notes import NOTE_LENGTH_MAX
+from sidecar.operations.dead_letters.groups import notes as group_notes
+from sidecar.operations.dead_letters.groups.notes import NOTE_LENGTH_MAX
 from sidecar.operations.dead_letters.masking import MASK
+from sidecar.operations.dead_letters.reading import Reading
 from tests.unit import api_world
 from tests.unit.api.access.test_api_auth import bearer, tokens_file
 from tests.unit.api_world import World, problem, world
@@ -274,7 +275,7 @@ def test_all_pages_of_a_trend_are_of_the_same_minutes(monkeypatch: pytest.Monkey
     with world() as api:
         filled(api)
         api.letters.batch = 1
-        monkeypatch.setattr(Reading, "_browser", with_pages_of_one(Reading._browser))
+        monkeypatch.setattr(Reading, "_counter", with_pages_of_one(Reading._counter))
         found: list[int] = []
         cursor: str | None = ""
         while cursor is not None:

@@ -10,8 +10,10 @@ from policies.headers import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID
 from policies.model import Policy, Versioned
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters import browse as browse_module
-from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
+from sidecar.operations.dead_letters.browse import Browser, Limits, Look
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
+from sidecar.operations.dead_letters.groups.counting import GroupCounter
+from sidecar.operations.dead_letters.groups.digests import Digests
 from sidecar.operations.dead_letters.masking import (
     CAUSE_LENGTH_MAX,
     MASK,
@@ -20,6 +22,7 @@ from sidecar.operations.dead_letters.masking import (
     Masking,
     Search,
 )
+from sidecar.operations.dead_letters.reading import letter_topics
 from sidecar.operations.dead_letters.redrive_routing import destination
 from tests.pages.headers import defined
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
@@ -103,8 +106,8 @@ def test_rules_mask_what_it_died_of() -> None:
     assert cause(dead("loop", detail="t is its own target"), "*")["detail"] == "t is its own target"
     log = MemoryLetterLog()
     log.add("a-dlq", headers)
-    browser = Browser(log, Limits(9, 9.0), lambda: 0.0, lambda _: None, Masking((ERROR_MESSAGE,)), nobody)
-    [group], _ = browser.groups(["a-dlq"], Look(Selection()), None)
+    counter = GroupCounter(log, Limits(9, 9.0), lambda: 0.0, Digests(Masking((ERROR_MESSAGE,))), {}, lambda *_: None)
+    [group], _ = counter.count(["a-dlq"], Look(Selection()), None)
     assert group.error == MASK
 
 
@@ -261,12 +264,8 @@ def test_topics_of_dead_letters() -> None:
     assert letter_topics(existing, table, ("*-dlq",), "q") == ["b-dlq", "grave", "q"]
 
 
-def nobody(topic: str, fingerprint: str) -> None:
-    """Nobody has said anything."""
-
-
 def browser_of(log: MemoryLetterLog, records: int, seconds: float, now_s: Callable[[], float] = lambda: 0.0) -> Browser:
-    return Browser(log, Limits(records, seconds), now_s, lambda _: None, Masking(()), nobody)
+    return Browser(log, Limits(records, seconds), now_s, lambda _: None, Masking(()))
 
 
 def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[DeadLetter]], list[int]]:

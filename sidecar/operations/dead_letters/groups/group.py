@@ -1,14 +1,12 @@
-"""Groups of dead letters that failed alike: how many, when, and where people stand with them. Pure."""
+"""One group of dead letters that failed alike, the times of its trend, and its document. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sidecar.model.record import Place
-from sidecar.model.redrive_marks import Sent
 from sidecar.model.times import with_times
-from sidecar.operations.dead_letters.dead_letter import DeadLetter
-from sidecar.operations.dead_letters.group_notes import GroupNote, GroupState
+from sidecar.operations.dead_letters.groups.notes import GroupNote, GroupState
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
@@ -65,20 +63,19 @@ class Group:
     minutes: list[int] = field(default_factory=lambda: [0] * MINUTES)
     hours: list[int] = field(default_factory=lambda: [0] * HOURS)
 
-    def add(self, letter: DeadLetter, sent: Sent | None) -> None:
-        """One letter more, and who has sent or discarded it."""
+    def add(self, partition: int, offset: int, time_ms: int, redriven: int, discarded: int) -> None:
+        """One letter more, and whether (1 or 0) it was sent again or discarded."""
         self.count += 1
-        self.redriven += sent is not None and not sent.discarded
-        self.discarded += sent is not None and sent.discarded
-        self.first_ms = min(self.first_ms, letter.timestamp_ms)
-        self.last_ms = max(self.last_ms, letter.timestamp_ms)
+        self.redriven += redriven
+        self.discarded += discarded
+        if time_ms < self.first_ms:
+            self.first_ms = time_ms
+        elif time_ms > self.last_ms:
+            self.last_ms = time_ms
         if self.note is not None and self.state is not GroupState.BACK_AGAIN:
-            self.state = self.note.state_with(letter.place)
+            self.state = self.note.state_with(partition, offset)
         if self.frame is not None:
-            for counts, place in (
-                (self.minutes, self.frame.minute(letter.timestamp_ms)),
-                (self.hours, self.frame.hour(letter.timestamp_ms)),
-            ):
+            for counts, place in ((self.minutes, self.frame.minute(time_ms)), (self.hours, self.frame.hour(time_ms))):
                 if place is not None:
                     counts[place] += 1
 

@@ -13,8 +13,6 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sidecar.model.record import Place
-
 SCHEMA: Final = 1
 PREFIX: Final = "groups"
 NOTE_LENGTH_MAX: Final = 2_000
@@ -49,9 +47,9 @@ class GroupNote(BaseModel):
         """Whether it is as if nobody had said anything."""
         return self.state is GroupState.NEW and not self.note
 
-    def state_with(self, letter: Place) -> GroupState:
+    def state_with(self, partition: int, offset: int) -> GroupState:
         """State of the group in which this letter is."""
-        came_after = letter.offset >= self.ends.get(letter.partition, 0)
+        came_after = offset >= self.ends.get(partition, 0)
         return GroupState.BACK_AGAIN if self.state is GroupState.RESOLVED and came_after else self.state
 
 
