@@ -21,7 +21,7 @@ def check_agenda(replica: Replica) -> None:
 
 
 def check_published(replica: Replica) -> None:
-    """What is published is what there is. It costs as much as a turn, and what is wrong once stays so for a while."""
+    """Figures that are published are of what there is. It costs as much as a turn; a wrong one stays for a while."""
     counts = {topic: Counter[str]() for topic in replica.assignment.agenda.topics}
     for lane in replica.lanes:
         share = share_of(lane)
