@@ -159,7 +159,8 @@ class BehindPath:
         await self.app(scope, receive, send_with_path)
 
     def _placed(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
-        return name, self._path.encode() + value if name.lower() == b"location" else value
+        is_ours = name.lower() == b"location" and value.startswith(b"/")  # a provider's begins with its scheme
+        return name, self._path.encode() + value if is_ours else value
 
 
 class Head:
