@@ -161,11 +161,16 @@ class Failures:
         except ClientDisconnect:  # there is nobody to answer, and strangers could fill the log with it
             return
         except Exception as error:  # noqa: BLE001 - the last line: a client gets an answer, whatever it was
-            log.error("request failed: %s at %s", type(error).__name__, _place(error))
+            log_failure(error)
             if answer.has_begun:
                 raise ConnectionAbortedError("response cut short") from None
             problem = Problem(500, "internal-error", "The request failed inside tickover; its log says where.")
             await problem_response(problem, scope["path"])(scope, receive, send)
+
+
+def log_failure(error: Exception) -> None:
+    """Log what nobody foresaw: type and place."""
+    log.error("request failed: %s at %s", type(error).__name__, _place(error))
 
 
 def _place(error: Exception) -> str:

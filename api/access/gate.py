@@ -188,10 +188,14 @@ def _refuse_other_hosts(request: Request) -> None:
     """Without tokens the only fence is the loopback address, and browsers are behind it: a page whose host name is
     pointed at 127.0.0.1 could call us. Its requests carry that name in Host.
     """
-    host = request.headers.get("host", "")
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    if not is_loopback(name):
+    if not is_loopback(host_name(request)):
         raise Problem(403, "host-not-allowed", "Without tokens the API answers only as localhost.")
+
+
+def host_name(request: Request) -> str:
+    """Name or address that was asked for, without its port."""
+    host = request.headers.get("host", "")
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
 def _refuse_foreign_pages(request: Request) -> None:

@@ -31,9 +31,10 @@ from api.console.page import (
 from api.console.pages import about, changes, forecast, messages, overview, parts, search, send, targets
 from api.console.pages.failures import groups, letters, quarantine, redrives
 from api.console.pages.rules import policies, schedules
-from api.console.rest import Refusal, Rest, as_sent
+from api.console.rest import LogInEnded, Refusal, Rest, as_sent
 from api.console.session import Session
 from api.console.words import now_ms
+from api.problems import log_failure
 from sidecar.overview.seen import Seen
 
 SCREENS: Final[Sequence[Screen]] = (
@@ -52,6 +53,9 @@ SCREENS: Final[Sequence[Screen]] = (
     *policies.SCREENS,
     *schedules.SCREENS,
 )
+NOT_DONE: Final = "Not done"
+CARRIED: Final = frozenset({CSRF_FIELD, "etag", "idempotency_key", "token", "count", "ids", "letter"})  # by forms
+NAMED: Final = frozenset({"id", "source", "partition", "kind", "name", "version", "action", "topic", "fingerprint"})
 POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -86,17 +90,19 @@ class Console:
         async def show(request: Request) -> Response:
             page = self._page(request)
             if page is None:
-                return self._to_log_in(request)
+                return await self._to_log_in(request)
             try:
                 await self._enter(page, screen)
                 answer = await screen.show(page)
             except Refused as refused:
-                answer = _refused(page, 403, "Not done", str(refused))
+                answer = _refused(page, 403, NOT_DONE, str(refused))
+            except LogInEnded:
+                return await self._to_log_in(request)
             except Refusal as refusal:
-                request.state.trail.is_recorded = True  # by the call: the page that tells of it is no second refusal
-                if refusal.status == 401:
-                    return self._to_log_in(request)
-                answer = _refused(page, refusal.status, str(refusal.problem.get("title") or "Not done"), refusal.detail)
+                answer = _refused(page, refusal.status, str(refusal.problem.get("title") or NOT_DONE), refusal.detail)
+            except Exception as error:  # noqa: BLE001 - a person gets a page with what was written, whatever it was
+                log_failure(error)
+                answer = _refused(page, 500, NOT_DONE, "This page failed inside tickover; its log says where.")
             return self._kept(page, answer)
 
         return show
@@ -121,25 +127,24 @@ class Console:
                     await self._take_form(page)
                 answer = await show(page)
             except Refused as refused:
-                answer = _refused(page, 403, "Not done", str(refused))
+                answer = _refused(page, 403, NOT_DONE, str(refused))
             return self._kept(page, answer)
 
         return guarded
 
     def _page(self, request: Request) -> Page | None:
         """The page of a session that goes on; None: log in first."""
-        now_s = now_ms() // 1_000
+        now_s, options = now_ms() // 1_000, self._options
         session = Session.of_cookie(request.cookies.get(self._cookie, ""))
-        if session is not None and session.is_over(now_s, self._options.idle_s, self._options.longest_s):
+        if session is not None and bool(session.token) != options.authenticates:
             session = None
-        if session is not None and bool(session.token) != self._options.authenticates:
-            session = None
-        if session is None:
-            if self._options.authenticates:
-                return None
+        if session is None and not options.authenticates:
             session = Session.begin("", now_s)
-        if "hx-request" not in request.headers:  # what the page asks by itself is nobody's presence
-            session = session.seen(now_s)
+        # Without tokens nobody has logged in, so that no log-in ends: a form that was left open still counts.
+        if session is None or (options.authenticates and session.is_over(now_s, options.idle_s, options.longest_s)):
+            return None
+        if request.method == "POST" or "hx-request" not in request.headers:
+            session = session.seen(now_s)  # what a page asks by itself, always by GET, is nobody's presence
         return self._page_of(request, session)
 
     def _nobodys(self, request: Request) -> Page:
@@ -178,13 +183,16 @@ class Console:
             log_in.keep(page, answer)
         return answer
 
-    def _to_log_in(self, request: Request) -> Response:
+    async def _to_log_in(self, request: Request) -> Response:
+        """To the log-in and back. Whoever has sent a form is told instead, with what was written in it."""
         page = self._nobodys(request)
         if log_in.is_from_elsewhere(request):
             return self._kept(page, log_in.again(page))
+        if request.method == "POST":
+            return self._kept(page, await _ended(page))
+        there = (page.path or "/") + (f"?{request.url.query}" if request.url.query else "")
         if "hx-request" in request.headers:  # a part of a page: all of it goes to the log-in
-            return Response(None, 401, {"HX-Redirect": page.url("/log-in")})
-        there = page.path + (f"?{request.url.query}" if request.url.query else "") if request.method == "GET" else ""
+            return Response(None, 401, {"HX-Redirect": page.url("/log-in", next=there)})
         return RedirectResponse(page.location("/log-in", next=there), 303)
 
     async def _not_there(self, request: Request, error: Exception) -> Response:
@@ -204,9 +212,25 @@ def _path_below(scope: Scope, proxy_path: str) -> str:
     return quote(below)  # the part above it was sent in another way, say /%75i
 
 
-def _refused(page: Page, status: int, title: str, detail: str) -> Response:
-    """A page that says why something was not done."""
-    return page.show("refused.html", status, title=title, detail=detail)
+async def _ended(page: Page) -> Response:
+    """A form came after its log-in had ended."""
+    try:
+        log_in.refuse_foreign(page)
+        page.fields = await read_form(page.request)
+    except Refused as refused:
+        return _refused(page, 403, NOT_DONE, str(refused))
+    return _refused(page, 401, NOT_DONE, "The log-in has ended. Log in, open the page again, and repeat it.", True)
+
+
+def _refused(page: Page, status: int, title: str, detail: str, logs_in: bool = False) -> Response:
+    """A page that says why something was not done, and what was written in the form."""
+    return page.show("refused.html", status, title=title, detail=detail, written=_written(page), logs_in=logs_in)
+
+
+def _written(page: Page) -> list[tuple[str, str]]:
+    """Fields that somebody would have to write again; none where a form only names what it acts on."""
+    fields = [(name, text) for name, text in page.fields if text.strip() and name not in CARRIED]
+    return fields if any(name not in NAMED for name, _ in fields) and page.path != log_in.LOG_IN else []
 
 
 def install(api: Starlette, options: ConsoleOptions) -> None:

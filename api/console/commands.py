@@ -12,7 +12,7 @@ def tickover(words: str, options: Mapping[str, object] | None = None, *arguments
 
     Arguments that look like an option stand behind `--`.
     """
-    parts = ["tickover", *words.split()]
+    parts = ["tickover", *map(shlex.quote, words.split())]
     for name, value in (options or {}).items():
         for one in value if isinstance(value, (list, tuple)) else (value,):
             if one is True:

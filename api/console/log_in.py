@@ -13,11 +13,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from api.access.gate import has_foreign_origin, is_led_here
 from api.console.page import ROOT, Page, Refused, SignOn, cookie_name
-from api.console.rest import Refusal, Rest, as_sent
+from api.console.rest import LogInEnded, Refusal, Rest, as_sent
 from api.console.session import Session
 
-FORM_COOKIE: Final = "tickover-form"
-BEGUN_COOKIE: Final = "tickover-sign-on"
+LOG_IN: Final = "/log-in"
+FORM: Final = "tickover-form"  # cookies of who has not logged in yet
+BEGUN: Final = "tickover-sign-on"
 BEGUN_S: Final = 600
 STATE_BYTES: Final = 24
 VERIFIER_BYTES: Final = 48
@@ -27,18 +28,14 @@ async def form(page: Page) -> Response:
     """The form for a token."""
     if page.session.token:
         return page.go(_next(page))
-    answer = page.show("log_in.html", next=_next(page), problem="")
-    _keep_form(page, answer)
-    return answer
+    return _ask(page, 200, _next(page), "")
 
 
 async def enter(page: Page) -> Response:
     """Try the token that was pasted."""
     token = page.form.get("token", "").strip().removeprefix("Bearer ").strip()
     if problem := await _try(page, [token] if token else []):
-        answer = page.show("log_in.html", 422, next=page.form.get("next", ""), problem=problem)
-        _keep_form(page, answer)
-        return answer
+        return _ask(page, 422, page.form.get("next", ""), problem)
     answer = page.go(_safe(page.form.get("next", "")))
     keep(page, answer)
     return answer
@@ -52,13 +49,13 @@ async def to_provider(page: Page) -> Response:
     try:
         address = await provider.address(state, challenge, _way_back(page))
     except OSError as error:
-        return page.show("log_in.html", 502, next=_next(page), problem=f"Nobody can log in there now: {error}.")
+        return _ask(page, 502, _next(page), f"Nobody can log in there now: {error}.")
     answer = RedirectResponse(address, 303)
     begun = f"{state}.{verifier}.{quote(_next(page), safe='')}"
     # Lax: the way back begins at the provider, and a strict cookie would stay behind.
     answer.set_cookie(
-        BEGUN_COOKIE, begun, max_age=BEGUN_S, path=_path(page), secure=_is_secure(page.request) or _is_https(page),
-        httponly=True, samesite="lax",
+        _begun_cookie(page), begun, max_age=BEGUN_S, path=_path(page), secure=page.is_secure, httponly=True,
+        samesite="lax",
     )  # fmt: skip
     return answer
 
@@ -66,7 +63,7 @@ async def to_provider(page: Page) -> Response:
 async def from_provider(page: Page) -> Response:
     """Redeem the code that the browser has brought back."""
     provider = _provider(page)
-    state, _, rest = page.request.cookies.get(BEGUN_COOKIE, "").partition(".")
+    state, _, rest = page.request.cookies.get(_begun_cookie(page), "").partition(".")
     verifier, _, there = rest.partition(".")
     problem = "This log-in was not begun in this browser, or too long ago. Begin again."
     if verifier and hmac.compare_digest(state.encode(), page.query("state").encode()):
@@ -78,12 +75,11 @@ async def from_provider(page: Page) -> Response:
             except OSError as error:
                 problem = f"The provider let nobody in: {error}."
     if problem:
-        answer = page.show("log_in.html", 422, next="", problem=problem)
-        _keep_form(page, answer)
+        answer = _ask(page, 422, "", problem)
     else:
         answer = page.go(_safe(unquote(there)))
         keep(page, answer)
-    answer.delete_cookie(BEGUN_COOKIE, path=_path(page))
+    answer.delete_cookie(_begun_cookie(page), path=_path(page))
     return answer
 
 
@@ -94,8 +90,8 @@ async def _try(page: Page, tokens: Sequence[str]) -> str:
         try:
             session = Session.begin(token, page.now_ms // 1_000)
             await Rest(page.rest.api, page.request, token).get("/v1/whoami")
-        except Refusal as refusal:
-            problem = refusal.detail
+        except (Refusal, LogInEnded) as refused:
+            problem = refused.detail
         except ValueError as error:
             problem = f"This token can't be kept: {error}."
         else:
@@ -116,14 +112,14 @@ def keep(page: Page, answer: Response) -> None:
     """Write the session's cookie."""
     name = cookie_name(page.options.group)
     answer.set_cookie(
-        name, page.session.cookie, path=_path(page), secure=_is_secure(page.request), httponly=True, samesite="strict"
+        name, page.session.cookie, path=_path(page), secure=page.is_secure, httponly=True, samesite="strict"
     )
 
 
 def is_own(given: str, page: Page) -> bool:
     """Whether a form's token is this session's; before a log-in, that of the form's own cookie."""
-    known = Session.of_cookie(page.request.cookies.get(FORM_COOKIE, ""))
-    sessions = (page.session, *((known,) if known is not None and not page.session.token else ()))
+    known = _form_session(page) if not page.session.token or page.path == LOG_IN else None
+    sessions = (page.session, *((known,) if known is not None else ()))
     return any(hmac.compare_digest(given.encode(), one.csrf.encode()) for one in sessions)
 
 
@@ -144,20 +140,29 @@ def again(page: Page) -> Response:
     return HTMLResponse(page.show("again.html", there=there).body, headers={"Refresh": f"0; url={there}"})
 
 
+def _ask(page: Page, status: int, next: str, problem: str) -> Response:
+    """The form for a token. All windows of a browser share its session, so that each of their forms counts."""
+    page.session = _form_session(page) or page.session
+    answer = page.show("log_in.html", status, next=next, problem=problem)
+    _keep_form(page, answer)
+    return answer
+
+
 def _keep_form(page: Page, answer: Response) -> None:
+    name = cookie_name(page.options.group, FORM)
     answer.set_cookie(
-        FORM_COOKIE, page.session.cookie, path=_path(page), secure=_is_secure(page.request), httponly=True,
-        samesite="strict",
-    )  # fmt: skip
+        name, page.session.cookie, path=_path(page), secure=page.is_secure, httponly=True, samesite="strict"
+    )
 
 
-def _is_secure(request: Request) -> bool:
-    """Whether the browser speaks HTTPS, be it with a proxy in front: it says so with each form."""
-    return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+def _form_session(page: Page) -> Session | None:
+    """The one whose token all log-in forms of this browser carry."""
+    known = Session.of_cookie(page.request.cookies.get(cookie_name(page.options.group, FORM), ""))
+    return known if known is not None and not known.token else None
 
 
-def _is_https(page: Page) -> bool:
-    return page.options.url.startswith("https://")
+def _begun_cookie(page: Page) -> str:
+    return cookie_name(page.options.group, BEGUN)
 
 
 def _provider(page: Page) -> SignOn:
@@ -167,7 +172,7 @@ def _provider(page: Page) -> SignOn:
 
 
 def _way_back(page: Page) -> str:
-    base = page.options.url or f"{page.request.url.scheme}://{page.request.headers.get('host', '')}"
+    base = page.base.removesuffix(page.options.path)
     return f"{base}{page.url('/log-in/returned')}"
 
 

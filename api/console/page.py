@@ -11,17 +11,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from api.access.gate import host_name
 from api.console import commands, static, words
 from api.console.counts import Count
 from api.console.rest import Query, Refusal, Rest, address_of, query_of
 from api.console.session import Session
 from sidecar.model.times import duration
+from sidecar.settings.api import is_loopback
 
 ROOT: Final = "/ui"
 UTC: Final = "UTC"
 ZONE_COOKIE: Final = "tickover-zone"
 CSRF_FIELD: Final = "csrf"
 DONE_FIELD: Final = "done"
+DIGITS_MAX: Final = 18  # of a whole number in a field; the API says what is wrong with a longer one
 FIELDS_MAX: Final = 20_000  # of a form: a page of messages, selected
 ROLES: Final = ("read", "write", "admin")
 FIRST: Final = ("parts.html", "layout.html", "log_in.html", "overview.html")  # templates that are compiled at the start
@@ -62,7 +65,13 @@ class SignOn(Protocol):
 
 
 class Refused(Exception):
-    """A form that isn't this session's, or is no form."""
+    """A form that isn't this session's, is no form, or says what can't be. `detail`: words for people."""
+
+    status = 422
+
+    @property
+    def detail(self) -> str:
+        return str(self)
 
 
 class ConsoleOptions(NamedTuple):
@@ -91,6 +100,7 @@ class Page:
     fields: Sequence[tuple[str, str]] = ()
     now_ms: int = field(default_factory=words.now_ms)
     counts: Mapping[str, Count] = field(default_factory=dict)
+    at: str = ""  # path of the page whose form was sent, where that page is shown again
 
     # --- what was asked ---------------------------------------------------------------------------------------
 
@@ -135,22 +145,34 @@ class Page:
         except Refusal as refusal:
             return default, refusal.detail
 
-    async def collect(self, path: str, most: int, **query: object) -> list[dict[str, Any]]:
-        """Items of a list, page after page, until there are `most` or no more. Raises `Refusal`."""
+    async def collect(self, path: str, most: int, **query: object) -> tuple[list[dict[str, Any]], bool]:
+        """Items of a list, page after page, until there are `most` or no more, and whether that is all of it. Raises
+        `Refusal`.
+        """
         items: list[dict[str, Any]] = []
         cursor: str | None = ""
+        is_whole = True
         while cursor is not None and len(items) < most:
             found = await self.rest.get(path, **query, cursor=cursor)
             items += found["items"]
-            cursor = found["next"]
-        return items[:most]
+            cursor, is_whole = found["next"], is_whole and not found.get("partial", False)
+        return items[:most], is_whole and cursor is None and len(items) <= most
 
     # --- the answer -------------------------------------------------------------------------------------------
 
     def show(self, template: str, status: int = 200, **values: object) -> Response:
         """The page of a template."""
         text = TEMPLATES.get_template(template).render(page=self, now_ms=self.now_ms, **self._filters(), **values)
-        return HTMLResponse(text, status)
+        return HTMLResponse(text.encode(errors="backslashreplace"), status)  # JSON may have half of a surrogate pair
+
+    def show_settled(self, template: str, **values: Any) -> Response:
+        """A page of work that no longer goes on by itself: where a live part has asked, all of it is to be read again,
+        as there are other buttons now.
+        """
+        answer = self.show(template, **values)
+        if "hx-request" in self.request.headers:
+            answer.headers["HX-Refresh"] = "true"
+        return answer
 
     def go(self, path: str, done: str = "", /, **query: object) -> Response:
         """Show another page, at `path` below /ui; `done` is a key of `DONE`."""
@@ -179,7 +201,7 @@ class Page:
     @property
     def path(self) -> str:
         """Path of this page below /ui, quoted as it was asked for: empty of the overview."""
-        return str(self.request.scope["console_path"])
+        return self.at or str(self.request.scope["console_path"])
 
     @property
     def done(self) -> str:
@@ -192,8 +214,29 @@ class Page:
 
     def curl(self, method: str, path: str, query: Query | None = None, body: object = None) -> str:
         """The page as a call of curl; `{name}` of the path is filled with that value of the query."""
-        base = f"{self.request.url.scheme}://{self.request.headers.get('host', '')}{self.options.path}"
-        return commands.curl(base, method, path, query, body)
+        return commands.curl(self.base, method, path, query, body)
+
+    @property
+    def base(self) -> str:
+        """Address of the API as browsers reach it, without a slash at its end."""
+        scheme = "https" if self.is_secure else "http"
+        asked = f"{scheme}://{self.request.headers.get('host', '')}"
+        return f"{self.options.url or asked}{self.options.path}"
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the browser speaks HTTPS, be it with a proxy in front.
+
+        A form says so in its Origin. Any request does that has Sec-Fetch-Site: browsers send that to HTTPS alone, and
+        to this machine.
+        """
+        if self.request.url.scheme == "https" or self.options.url.startswith("https://"):
+            return True
+        if origin := self.request.headers.get("origin", ""):
+            return origin.startswith("https://")
+        name = host_name(self.request)
+        is_here = is_loopback(name) or name.lower().endswith(".localhost")
+        return "sec-fetch-site" in self.request.headers and not is_here
 
     def _filters(self) -> dict[str, object]:
         return {
@@ -227,17 +270,33 @@ def action(path: str, act: Show, role: str = "write") -> Screen:
 
 
 async def read_form(request: Request) -> list[tuple[str, str]]:
-    """Fields of a form, in order. Raises `Refused`."""
+    """Fields of a form, in order, with the line ends that were written: browsers send two characters for each. Raises
+    `Refused`.
+    """
     try:
         text = (await request.body()).decode()
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        fields = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
     except ValueError as error:
         raise Refused(f"The form can't be read: {error}.") from None
+    return [(name, value.replace("\r\n", "\n")) for name, value in fields]
 
 
-def cookie_name(group: str) -> str:
-    """Name of the session's cookie: browsers share cookies among all ports of a host."""
-    return f"tickover-{zlib.crc32(group.encode()):08x}"
+def is_kept(text: str) -> bool:
+    """Whether a text comes back from a field of a page as it was: HTML has no NUL, a form knows one kind of line ends,
+    and UTF-8 has no half of a surrogate pair.
+    """
+    return "\0" not in text and "\r" not in text and text == text.encode(errors="replace").decode()
+
+
+def whole(text: str) -> int | str:
+    """The number that a field has; what is none stays as it was written, so that the API says what is wrong with it."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    return int(text) if is_number else text
+
+
+def cookie_name(group: str, of: str = "tickover") -> str:
+    """Name of a cookie of this group: browsers share cookies among all ports of a host."""
+    return f"{of}-{zlib.crc32(group.encode()):08x}"
 
 
 def _environment() -> Environment:

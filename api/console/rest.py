@@ -25,11 +25,23 @@ class Refusal(Exception):
         self.status = status
         self.problem = problem
 
+    def is_of(self, type: str) -> bool:
+        """Whether it is a problem of this type."""
+        return bool(self.problem.get("type") == f"/problems/{type}")
+
     @property
     def detail(self) -> str:
         """Words for people: the detail, and its faults one by one."""
         faults = [f"{one['at']}: {one['message']}" for one in self.problem.get("errors", ())]
         return "\n".join((str(self.problem.get("detail") or self), *faults))
+
+
+class LogInEnded(Exception):
+    """The API knows the token no more: no screen has words for that."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.detail = refusal.detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +111,14 @@ class Rest:
         body: object = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Any call. `body` becomes JSON, None is no body. Raises `Refusal`."""
+        """Any call. `body` becomes JSON, None is no body. Raises `Refusal`, and `LogInEnded` for a 401."""
         content = b"" if body is None else json.dumps(body).encode()
         sent = {name.replace("_", "-").lower(): value for name, value in (headers or {}).items()}
         answer = await self._exchange(method, path, query_of(query), content, sent)
         if not 200 <= answer.status < 300:
-            raise Refusal(answer.status, _problem_of(answer))
+            self._request.state.trail.is_recorded = True  # by the call: the page that tells of it is no second refusal
+            refusal = Refusal(answer.status, _problem_of(answer))
+            raise LogInEnded(refusal) if answer.status == 401 else refusal
         return answer
 
     def passed_on(self, path: str, query: str, headers: Mapping[str, str]) -> ASGIApp:

@@ -49,7 +49,6 @@ async def settings(page: Page) -> Response:
         shown=shown,
         left=len(listed) - len(shown),
         has_all=has_all,
-        host=page.request.headers.get("host", ""),
     )
 
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from api.console.csv_file import csv_response
-from api.console.page import Page, Refused, action, screen
+from api.console.page import Page, Refused, action, screen, whole
 from api.console.pages.messages import FILTERS, filters_in
-from api.console.rest import path_of
+from api.console.rest import Refusal, path_of
 
 ACTIONS: Final = ("cancel", "reschedule", "fire")
 TIMES: Final = ("delay", "deliver_at", "by")
@@ -46,11 +46,13 @@ async def select_ids(page: Page) -> Response:
 def _selected(
     page: Page, act: str, asked: Mapping[str, str], ids: list[str], problem: str = "", status: int = 200
 ) -> Response:
+    act = act if act in ACTIONS else ACTIONS[0]
     return page.show(
         "change_new.html",
         status,
-        act=act if act in ACTIONS else "cancel",
+        act=act,
         actions=ACTIONS,
+        written={name: page.form.get(name, "") for name in (*TIMES, "rate", "confirm_all")},
         asked=asked,
         ids=ids,
         steps=STEPS,
@@ -61,21 +63,26 @@ def _selected(
 
 
 async def plan(page: Page) -> Response:
-    """Plan it: pins what is held now, and counts it."""
-    form = page.form
-    filter: dict[str, Any] = dict(filters_in(page.fields))
+    """Plan it: pins what is held now, and counts it. A refusal is told above the form, which keeps what was written."""
+    form, asked, ids = page.form, filters_in(page.fields), page.listed("ids")
+    filter: dict[str, Any] = dict(asked)
     if "partition" in filter:
-        filter["partition"] = int(filter["partition"]) if filter["partition"].isdigit() else filter["partition"]
-    if ids := page.listed("ids"):
+        filter["partition"] = whole(filter["partition"])
+    if ids:
         filter["ids"] = ids
     act = form.get("action", "")
-    times = {name: text for name in TIMES if (text := form.get(name, "").strip())} if act == "reschedule" else {}
+    # A time with another action is refused, not left out: who wrote one means to reschedule.
+    times = {name: text for name in TIMES if (text := form.get(name, "").strip())}
     body: dict[str, Any] = {"action": act, "filter": filter, **times}
-    if (rate := form.get("rate", "").strip()).isdigit():
-        body["rate"] = int(rate)
+    if rate := form.get("rate", "").strip():
+        body["rate"] = whole(rate)
     if form.get("confirm_all"):
         body["confirm_all"] = True
-    planned = await page.rest.post("/v1/changes", body)
+    try:
+        planned = await page.rest.post("/v1/changes", body)
+    except Refusal as refusal:
+        page.at = "/changes/new"
+        return _selected(page, act, asked, ids, refusal.detail, refusal.status)
     return page.go("/changes/{id}", id=planned["id"])
 
 
@@ -87,12 +94,14 @@ async def one(page: Page) -> Response:
     if told["outcomes"]:
         asked = {"limit": RECEIPTS_SHOWN, "cursor": page.query("cursor")}
         written = await page.get(path_of(f"{CHANGE}/receipts", id=id), **asked)
-    return page.show(
+    is_active = told["state"] in ACTIVE
+    show = page.show if is_active else page.show_settled
+    return show(
         "change.html",
         told=told,
         step=STEP_OF.get(told["state"], 2),
         steps=STEPS,
-        is_active=told["state"] in ACTIVE,
+        is_active=is_active,
         receipts=written,
         done=sum(told["outcomes"].values()),
         command=page.tickover("changes status", {}, id),
@@ -128,8 +137,8 @@ async def abort(page: Page) -> Response:
 async def receipts(page: Page) -> Response:
     """All receipts as CSV, as far as one file goes."""
     id = page.request.path_params["id"]
-    rows = await page.collect(path_of(f"{CHANGE}/receipts", id=id), RECEIPTS_MAX, limit=RECEIPTS_PAGE)
-    return csv_response(f"receipts-{id}.csv", COLUMNS, rows)
+    rows, is_whole = await page.collect(path_of(f"{CHANGE}/receipts", id=id), RECEIPTS_MAX, limit=RECEIPTS_PAGE)
+    return csv_response(f"receipts-{id}", COLUMNS, rows, is_whole)
 
 
 SCREENS: Final = (

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.console.csv_file import csv_response
 from api.console.page import Page, action, screen
-from api.console.rest import path_of
+from api.console.rest import Refusal, path_of
 from sidecar.model.condition import CAUSES
 
 FILTERS: Final = (
@@ -23,6 +23,7 @@ COLUMNS: Final = (
     "size",
 )  # fmt: skip
 MESSAGE: Final = "/v1/messages/{id}"
+SEVERAL: Final = "held-in-several-places"  # the problem of an id that more than one held message has
 
 # What an event of a timeline says. Others are shown by their name.
 EVENTS: Final[Mapping[str, str]] = {
@@ -80,15 +81,20 @@ async def _at_place(page: Page) -> Response:
 
 async def export(page: Page) -> Response:
     """The list as CSV, as far as one file goes."""
-    rows = await page.collect("/v1/messages", EXPORTED_MAX, **page.asked(*FILTERS), limit=EXPORT_PAGE)
-    return csv_response("messages.csv", COLUMNS, ({**row, **row["position"]} for row in rows))
+    rows, is_whole = await page.collect("/v1/messages", EXPORTED_MAX, **page.asked(*FILTERS), limit=EXPORT_PAGE)
+    return csv_response("messages", COLUMNS, ({**row, **row["position"]} for row in rows), is_whole)
 
 
 async def one(page: Page) -> Response:
     """One message; with `payload` in the address its key, value and headers, too."""
     id, places = page.request.path_params["id"], page.asked("source", "partition")
     shows = bool(page.query("payload")) and page.may("write")
-    answer = await page.rest.call("GET", path_of(MESSAGE, id=id), {**places, "payload": "true" if shows else ""})
+    try:
+        answer = await page.rest.call("GET", path_of(MESSAGE, id=id), {**places, "payload": "true" if shows else ""})
+    except Refusal as refusal:
+        if refusal.is_of(SEVERAL):
+            return page.go("/messages", id=id, **places)
+        raise
     told = answer.document
     late, why_not = await page.get_if_any("/v1/lateness", None, id=id, **places)
     return page.show(

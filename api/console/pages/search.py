@@ -6,6 +6,7 @@ from typing import Final
 from starlette.responses import Response
 
 from api.console.page import Page, screen
+from api.console.pages.messages import SEVERAL
 from api.console.rest import Refusal, path_of
 
 PLACE: Final = re.compile(r"([A-Za-z0-9._-]{1,249})/(\d{1,10})/(\d{1,19})")
@@ -21,9 +22,11 @@ async def search(page: Page) -> Response:
     try:
         await page.get(path_of("/v1/messages/{id}", id=text))
     except Refusal as refusal:
-        if refusal.status == 409:
+        if refusal.is_of(SEVERAL):
             return page.go("/messages", id=text)
-        return page.show("not_found.html", text=text, detail=refusal.detail)
+        if refusal.status != 404:  # nobody can say now whether it is there
+            raise
+        return page.show("not_found.html", 404, text=text, detail=refusal.detail)
     return page.go("/messages/{id}", id=text)
 
 

@@ -3,11 +3,12 @@
 import json
 import secrets
 from collections.abc import Mapping
+from io import StringIO
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import Page, Refused, action, screen
+from api.console.page import Page, Refused, action, screen, whole
 from api.console.rest import Refusal, path_of
 from sidecar.model.message_file import Line, MessageFileError, batches, messages_in
 
@@ -20,6 +21,7 @@ KEY_BYTES: Final = 16
 MANY_MAX: Final = 5_000  # of one form
 SHOWN_MAX: Final = 200
 MASK: Final = "***"
+REUSED: Final = "idempotency-key-reused"  # the form was sent before, and changed since: by the browser's way back
 
 
 async def form(page: Page) -> Response:
@@ -80,9 +82,8 @@ def _body(values: Mapping[str, str], strict: bool = True) -> dict[str, Any]:
     """The message of a form; empty fields are left out. Raises `Refused`."""
     body: dict[str, Any] = {name: text for name in FIELDS if (text := values.get(name, "")) != ""}
     body = {name: text if name in CONTENT else text.strip() for name, text in body.items()}
-    partition = body.get("target_partition", "")
-    if partition.isascii() and partition.isdigit():
-        body["target_partition"] = int(partition)
+    if "target_partition" in body:
+        body["target_partition"] = whole(body["target_partition"])
     headers = [line.partition("=") for line in values.get("headers", "").split("\n") if line.strip()]
     if strict and (bad := [name for name, equals, _ in headers if not equals or not name]):
         raise Refused(f"A header must be name=value: {bad[0][:100]}")
@@ -91,20 +92,18 @@ def _body(values: Mapping[str, str], strict: bool = True) -> dict[str, Any]:
     return body
 
 
-def _lines(text: str) -> str:
-    """Text of a form with the line ends that it was written with: browsers send two characters for each."""
-    return text.replace("\r\n", "\n")
-
-
 async def send(page: Page) -> Response:
     """Send the message of the form; sent again, it is sent once."""
-    values = {name: _lines(text) for name, text in page.form.items()}
+    values = page.form
     try:
         headers = {"Idempotency-Key": values.get("idempotency_key", "")}
         answer = await page.rest.call("POST", "/v1/messages", None, _body(values), headers)
     except Refused as refused:
         return _show(page, values, 422, problem=str(refused))
     except Refusal as refusal:
+        if refusal.is_of(REUSED):
+            again = {**values, "idempotency_key": ""}
+            return _show(page, again, refusal.status, problem=f"{refusal.detail} Send it now if another one is meant.")
         return _show(page, values, refusal.status, problem=refusal.detail)
     return _show(page, {}, accepted=answer.document)
 
@@ -115,7 +114,7 @@ async def send(page: Page) -> Response:
 async def many(page: Page) -> Response:
     """The form for CSV or JSON lines."""
     return page.show(
-        "send_many.html", text="", problem="", answers=[], counts=None, key="", sent=False, **_many_shown()
+        "send_many.html", text="", problem="", answers=[], counts=None, key="", sent=False, left=0, **_many_shown()
     )
 
 
@@ -130,10 +129,15 @@ async def send_many(page: Page) -> Response:
 
 
 async def _many(page: Page, dry_run: bool) -> Response:
-    text, key = _lines(page.form.get("text", "")), page.form.get("idempotency_key") or secrets.token_hex(KEY_BYTES)
+    """Try or send batch by batch. Where one can't be sent, the page offers all of them again under the same keys: what
+    was sent already is not sent twice.
+    """
+    text, key = page.form.get("text", ""), page.form.get("idempotency_key") or secrets.token_hex(KEY_BYTES)
     answers: list[Mapping[str, Any]] = []
+    lines: list[Line] = []
+    left = 0
     try:
-        lines = list(messages_in(text.splitlines(keepends=True)))
+        lines += list(messages_in(StringIO(text)))  # only a line feed ends a line: JSON may have others within a text
         if len(lines) > MANY_MAX:
             raise MessageFileError(f"{len(lines)} messages; a form takes {MANY_MAX}, a file as many as it has")
         if not dry_run and page.form.get("count", "").replace(",", "") != str(len(lines)):
@@ -144,7 +148,7 @@ async def _many(page: Page, dry_run: bool) -> Response:
     except MessageFileError as error:
         problem = f"{error}."
     except Refusal as refusal:
-        problem = refusal.detail
+        problem, left = refusal.detail, 0 if dry_run else len(lines)
     refused = [answer for answer in answers if "problem" in answer]
     counts = {"accepted": len(answers) - len(refused), "refused": len(refused), "all": len(answers)}
     return page.show(
@@ -156,6 +160,7 @@ async def _many(page: Page, dry_run: bool) -> Response:
         counts=counts if answers else None,
         key=key,
         sent=not dry_run and bool(answers),
+        left=left,
         **_many_shown(),
     )
 

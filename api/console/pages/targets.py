@@ -5,7 +5,7 @@ from typing import Final
 from starlette.responses import Response
 
 from api.console.page import Page, action, screen
-from api.console.rest import path_of
+from api.console.rest import Refusal, path_of
 
 LIMIT: Final = 100
 PAUSE: Final = "/v1/pauses/{kind}/{name}"
@@ -15,20 +15,31 @@ KINDS: Final = ("target", "policy", "source", "schedule")
 
 async def targets(page: Page) -> Response:
     """All of them, and above them what is paused."""
+    return await _show(page)
+
+
+async def _show(page: Page, problem: str = "", status: int = 200) -> Response:
     listed = await page.get("/v1/targets", limit=LIMIT, cursor=page.query("cursor"))
     paused = await page.get("/v1/pauses", limit=LIMIT)
     return page.show(
-        "targets.html", items=listed["items"], next=listed["next"], replica=listed["replica"],
+        "targets.html", status, problem=problem, form={"name": page.query("name"), **page.form}, items=listed["items"],
+        next=listed["next"], replica=listed["replica"],
         pauses=paused["items"], more=paused["next"] is not None, kinds=KINDS,
     )  # fmt: skip
 
 
 async def pause(page: Page) -> Response:
-    """Pause something, until somebody resumes it or until a time."""
+    """Pause something, until somebody resumes it or until a time. A refusal is told beside the form, which keeps what
+    was written.
+    """
     path = path_of(PAUSE, kind=page.form.get("kind", ""), name=page.form.get("name", "").strip())
     until = page.form.get("until", "").strip()
     body = {"reason": page.form.get("reason", ""), **({"until": until} if until else {})}
-    await page.rest.call("PUT", path, None, body)
+    try:
+        await page.rest.call("PUT", path, None, body)
+    except Refusal as refusal:
+        page.at = "/targets"
+        return await _show(page, refusal.detail, refusal.status)
     return page.go("/targets", "paused")
 
 

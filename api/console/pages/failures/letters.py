@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from api.console.page import Page, Refused, action, screen
+from api.console.page import Page, Refused, action, is_kept, screen
 from api.console.pages.failures.redrives import begin
-from api.console.rest import path_of
+from api.console.rest import Refusal, path_of
 from api.console.words import pretty
 from policies.headers import CONTROL_PREFIX, INSTRUCTIONS
 from sidecar.operations.dead_letters.edit import NotEditable, difference
@@ -24,6 +24,7 @@ FIELDS: Final = {
     "header": "Header, name=value",
 }  # fmt: skip
 NEED_WRITE: Final = ("key_prefix", "header")
+PARTS: Final = ("value", "key")  # of a letter, beside its headers
 LIMIT: Final = 50
 PLACE: Final = "/dead-letters/{topic}/{partition:int}/{offset:int}"
 
@@ -56,20 +57,32 @@ async def letter(page: Page) -> Response:
 async def edit(page: Page) -> Response:
     """The form for a corrected copy."""
     told = await _letter(page, payload=True)
-    payload = told["payload"]
-    return page.show(
-        "letter_edit.html", letter=told, value=_shown(told, "value"), key=_shown(told, "key"),
-        headers=_lines(_headers(payload)), is_object=isinstance(payload["value"], dict),
-    )  # fmt: skip
+    shown = {**{name: _shown(told, name) for name in PARTS}, "headers": _lines(_headers(told["payload"]))}
+    return _form(page, told, shown)
+
+
+def _form(
+    page: Page, told: Mapping[str, Any], fields: Mapping[str, str | None], problem: str = "", status: int = 200
+) -> Response:
+    is_object = isinstance(told["payload"]["value"], dict)
+    return page.show("letter_edit.html", status, letter=told, fields=fields, is_object=is_object, problem=problem)
 
 
 async def edited(page: Page) -> Response:
-    """A plan that sends the corrected copy. What the form still shows masked is in no patch, and stays."""
+    """A plan that sends the corrected copy. What the form still shows masked is in no patch, and stays.
+
+    A refusal is told above the form, which keeps what was written.
+    """
     told = await _letter(page, payload=True)
-    change = _change(told, page.form)
-    if not change:
-        raise Refused("Nothing was changed: to send it as it is, redrive it.")
-    return await begin(page, {"topic": told["topic"], "letters": [told["position"]], "edit": change})
+    try:
+        change = _change(told, page.form)
+        if not change:
+            raise Refused("Nothing was changed: to send it as it is, redrive it.")
+        return await begin(page, {"topic": told["topic"], "letters": [told["position"]], "edit": change})
+    except (Refusal, Refused) as refusal:
+        written = {name: None if _shown(told, name) is None else page.form.get(name, "") for name in PARTS}
+        fields = {**written, "headers": page.form.get("headers", "")}
+        return _form(page, told, fields, refusal.detail, refusal.status)
 
 
 async def act(page: Page) -> Response:
@@ -115,12 +128,10 @@ def _story(told: Mapping[str, Any]) -> list[Step]:
 def _change(told: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Any]:
     """The edit that makes of what was shown what came back. Raises Refused."""
     payload, change = told["payload"], dict[str, Any]()
-    for name in ("value", "key"):
-        shown, given = _shown(told, name), form.get(name, "").replace("\r\n", "\n")
-        if shown is None or given == shown.replace("\r\n", "\n"):
+    for name in PARTS:
+        shown, given = _shown(told, name), form.get(name, "")
+        if shown is None or given == shown:
             continue
-        if "\r" in shown:
-            raise Refused(f"The {name} has carriage returns, which a form would change: edit it by the command.")
         if name == "value" and isinstance(payload["value"], dict):
             change |= _patch(payload["value"], given)
         else:
@@ -140,12 +151,14 @@ def _patch(shown: Any, given: str) -> dict[str, Any]:
 
 
 def _headers(payload: Mapping[str, Any]) -> dict[str, str]:
-    """Headers that a form can show and change: text, each once, the user's or instructions to tickover."""
+    """Headers that a form can show and change: text that comes back from it as it was, each once, the user's or
+    instructions to tickover.
+    """
     names = [name for name, _ in payload["headers"]]
     return {
         name: value
         for name, value in payload["headers"]
-        if isinstance(value, str) and value != MASK and names.count(name) == 1 and "\n" not in value
+        if isinstance(value, str) and value != MASK and names.count(name) == 1 and _comes_back(name, value)
         if not name.startswith(CONTROL_PREFIX) or name in INSTRUCTIONS
     }
 
@@ -154,10 +167,18 @@ def _lines(headers: Mapping[str, str]) -> str:
     return "\n".join(f"{name}: {value}" for name, value in headers.items())
 
 
+def _comes_back(name: str, value: str) -> bool:
+    """Whether a header's line is read as this header, and survives a form."""
+    try:
+        return is_kept(name + value) and _parsed(_lines({name: value})) == {name: value}
+    except Refused:
+        return False
+
+
 def _parsed(text: str) -> dict[str, str]:
     """Headers of `name: value` lines. Raises Refused."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         name, colon, value = line.partition(":")
         if not line.strip():
             continue
@@ -168,11 +189,12 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _shown(told: Mapping[str, Any], name: str) -> str | None:
-    """Key or value as a form shows it; None: it is no text, and can't be."""
+    """Key or value as a form shows it; None: it is no text, or none that would come back as it was."""
     part = told["payload"][name]
     if part == {"bytes": told[f"{name}_bytes"]}:
         return None
-    return part or "" if isinstance(part, str | None) else pretty(part)
+    text = part or "" if isinstance(part, str | None) else pretty(part)
+    return text if is_kept(text) else None
 
 
 SCREENS: Final = (

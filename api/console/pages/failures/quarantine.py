@@ -41,8 +41,7 @@ async def send(page: Page) -> Response:
     try:
         await page.rest.post(f"{_path(page)}/send", _correction(page))
     except (Refusal, Refused) as refusal:
-        status = refusal.status if isinstance(refusal, Refusal) else 422
-        return await _record(page, refusal.detail if isinstance(refusal, Refusal) else str(refusal), status)
+        return await _record(page, refusal.detail, refusal.status)
     return page.go("/quarantine/{partition}/{offset}", "sent", **page.request.path_params)
 
 
@@ -54,10 +53,14 @@ def _correction(page: Page) -> dict[str, Any]:
     """The body of the call. Raises `Refused`."""
     names, values = page.listed("name"), page.listed("header")
     headers = [[name, value] for name, value in zip(names, values, strict=False) if name]
+    if any(value and not name for name, value in zip(names, values, strict=False)):
+        raise Refused("A new value of a header needs the header's name.")
     body: dict[str, Any] = {"headers": headers, "without": page.form.get("without", "").split()}
     for part in ("key", "value"):
         if page.form.get(f"change_{part}") == CHANGED:
             body[part] = page.form.get(part, "")
+        elif page.form.get(part):
+            raise Refused(f"Another {part} was written: tick that it comes in place of the {part}, or empty the field.")
     return body
 
 
@@ -75,7 +78,7 @@ async def _record(page: Page, problem: str = "", status: int = 200) -> Response:
         text=_text,
         problem=problem,
         rows=rows[:HEADERS_MAX],
-        without=page.form.get("without", ""),
+        form=page.form,
         place=place,
         may_send=page.may("write") and not record["redriven"],
         cli=page.tickover("quarantine get", {"payload": shows}, place),

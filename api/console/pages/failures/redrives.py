@@ -6,7 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from api.console.page import Page, Refused, action, screen
-from api.console.rest import path_of
+from api.console.rest import Refusal, path_of
 
 LIMIT: Final = 50
 CANARY: Final = 10
@@ -21,6 +21,8 @@ STARTS: Final = ("planned", "canaried", "stopped")
 FILTERS: Final = ("reason", "fingerprint", "error_class", "policy", "since", "until")
 NUMBERS: Final = ("since", "until", "rate", "stop_share")
 TEXTS: Final = ("target", "ramp", "watch")
+MARKS: Final = ("again", "confirm_all")
+FIELDS: Final = ("topic", "action", "rate", "stop_share", *FILTERS, *TEXTS, *MARKS)
 
 
 async def redrives(page: Page) -> Response:
@@ -31,20 +33,32 @@ async def redrives(page: Page) -> Response:
 
 async def new(page: Page) -> Response:
     """The first step: which letters, and how carefully."""
-    names = ("topic", "action", "rate", "stop_share", *FILTERS, *TEXTS)
-    return page.show("redrive_new.html", asked={name: page.query(name) for name in names}, steps=STEPS)
+    return _form(page, page.request.query_params)
+
+
+def _form(page: Page, given: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
+    asked = {name: given.get(name, "") for name in FIELDS}
+    return page.show("redrive_new.html", status, asked=asked, steps=STEPS, problem=problem)
 
 
 async def plan(page: Page) -> Response:
-    """Make the plan of the form."""
+    """Make the plan of the form. A refusal is told above the form, which keeps what was written."""
+    try:
+        return await begin(page, _wanted(page))
+    except (Refusal, Refused) as refusal:
+        page.at = "/redrives/new"
+        return _form(page, page.form, refusal.detail, refusal.status)
+
+
+def _wanted(page: Page) -> dict[str, Any]:
+    """The body of the call. Raises `Refused`."""
     form = {name: value.strip() for name, value in page.form.items() if value.strip()}
     body: dict[str, Any] = {name: form[name] for name in ("topic", "action", *TEXTS) if name in form}
     numbers: dict[str, int | float] = {name: _number(form[name], name) for name in NUMBERS if name in form}
     chosen: dict[str, Any] = {**form, **numbers}
     body["filter"] = {name: chosen[name] for name in FILTERS if name in form}
     body |= {name: numbers[name] for name in ("rate", "stop_share") if name in numbers}
-    body |= {name: True for name in ("again", "confirm_all") if name in form}
-    return await begin(page, body)
+    return body | {name: True for name in MARKS if name in form}
 
 
 async def begin(page: Page, body: Mapping[str, Any]) -> Response:
@@ -57,7 +71,8 @@ async def redrive(page: Page) -> Response:
     """One plan: what it found, how far it is, and its next step."""
     told = await _plan(page)
     state = told["state"]
-    return page.show(
+    show = page.show if state in ACTIVE else page.show_settled
+    return show(
         "redrive.html", plan=told, steps=STEPS, step=STEP_OF[state], kind=KIND_OF.get(state, ""), left=_left(told),
         is_active=state in ACTIVE, starts=_may_start(told), canary=min(CANARY, _left(told)),
         may_abort=state in (*ACTIVE, *STARTS) and state != "aborting", command=_command(page, told),

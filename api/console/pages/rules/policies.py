@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import Page, action, screen
+from api.console.page import Page, action, screen, whole
 from api.console.pages.rules.editing import POLICY, at, delete, save, written
 from api.console.rest import Refusal
 from policies.topic.difference import difference, text_of
 
 LIMIT: Final = 100
-VERSIONS_MAX: Final = 500
+VERSIONS_MAX: Final = 100_000  # the last of them is the policy as it is
+VERSIONS_PAGE: Final = 500
+VERSIONS_SHOWN: Final = 500
 NEW: Final = """\
 name: reminders
 match: {topics: [reminders]}
@@ -32,16 +34,18 @@ async def policies(page: Page) -> Response:
 async def policy(page: Page) -> Response:
     """One of them, also one that was deleted; `a` and `b` of the address are versions to be compared."""
     name = page.request.path_params["name"]
-    listed = await page.get(f"{at(POLICY, name)}/versions", limit=VERSIONS_MAX)
-    versions = {one["version"]: one for one in listed["items"]}
+    listed, _ = await page.collect(
+        f"{at(POLICY, name)}/versions", VERSIONS_MAX, limit=VERSIONS_PAGE
+    )  # the oldest first
+    versions = {one["version"]: one for one in listed}
     last = max(versions)
-    pair = [int(text) if (text := page.query(key)).isascii() and text.isdigit() else 0 for key in ("a", "b")]
+    pair = [number if isinstance(number := whole(page.query(key)), int) else 0 for key in ("a", "b")]
     before, after = (pair[0] or max(last - 1, min(versions))), pair[1] or last
     lines: Sequence[str] = ()
     if before in versions and after in versions:
         lines = difference(versions[before]["policy"], versions[after]["policy"])
     return page.show(
-        "policy.html", name=name, versions=sorted(versions.values(), key=lambda one: -one["version"]),
+        "policy.html", name=name, versions=sorted(versions.values(), key=lambda one: -one["version"])[:VERSIONS_SHOWN],
         now=versions[last], text=text_of(versions[last]["policy"]), before=before, after=after, lines=lines,
     )  # fmt: skip
 
@@ -76,7 +80,7 @@ async def store(page: Page) -> Response:
 async def roll_back(page: Page) -> Response:
     """Take up an earlier version."""
     name, version = page.request.path_params["name"], page.form.get("version", "")
-    body = {"version": int(version) if version.isascii() and version.isdigit() else version}
+    body = {"version": whole(version)}
     etag = page.form.get("etag", "")  # none of a policy that was deleted
     await page.rest.call("POST", f"{at(POLICY, name)}/rollback", None, body, {"If-Match": etag} if etag else {})
     return page.go("/policies/{name}", "policy-rolled-back", name=name)

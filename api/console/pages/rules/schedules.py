@@ -50,7 +50,7 @@ async def edit(page: Page) -> Response:
     if hidden:
         file = "change it with its file and `tickover schedules apply`"
         detail = f"Parts of it are masked ({hidden}), and would be lost: {file}."
-        return page.show("refused.html", 409, title="Not here", detail=detail)
+        return page.show("refused.html", 409, title="Not here", detail=detail, written=[], logs_in=False)
     return _editor(page, text_of(answer.document), answer.headers["etag"], name)
 
 
@@ -70,7 +70,7 @@ async def store(page: Page) -> Response:
 async def run(page: Page) -> Response:
     """Send its message now, once for the key of the form."""
     name = page.request.path_params["name"]
-    sent = await page.rest.post(f"{at(SCHEDULE, name)}/run", None, Idempotency_Key=page.form.get("key", ""))
+    sent = await page.rest.post(f"{at(SCHEDULE, name)}/run", None, Idempotency_Key=page.form.get("idempotency_key", ""))
     return page.go("/messages/{id}", "schedule-run", id=sent["id"])
 
 

@@ -91,10 +91,10 @@ def test_a_policy_is_rolled_back_deleted_and_taken_up_again(api: World, console:
 def test_a_schedule_is_run_once_from_one_page(api: World, console: Console) -> None:
     page = console.open("/schedules/tick")
     assert "3 after" in page.inner_text("main")
-    key = page.get_attribute("input[name=key]", "value")
+    key = page.get_attribute("input[name=idempotency_key]", "value")
     for _ in range(2):
         page.goto(f"{console.url}/ui/schedules/tick")
-        page.eval_on_selector("input[name=key]", "(field, key) => { field.value = key }", key)
+        page.eval_on_selector("input[name=idempotency_key]", "(field, key) => { field.value = key }", key)
         page.click("text=Run now")
         page.wait_for_load_state()
     [sent] = api.sender.sent

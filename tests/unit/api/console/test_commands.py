@@ -3,6 +3,8 @@
 import shlex
 
 from api.console.commands import curl, tickover
+from tests.unit.api.console.test_addresses import OPTIONS
+from tests.unit.api_world import world
 
 
 def test_options_that_are_empty_are_left_out_and_words_are_quoted() -> None:
@@ -25,6 +27,10 @@ def test_a_call_that_changes_something_says_who_asks() -> None:
     assert "Tickover-Client: curl" in parts
 
 
+def test_words_of_a_command_are_no_other_command() -> None:
+    assert tickover("changes plan $(reboot)") == "tickover changes plan '$(reboot)'"
+
+
 def test_a_name_that_looks_like_an_option_is_an_argument() -> None:
     assert tickover("messages get", {"source": "x"}, "--help") == "tickover messages get --source x -- --help"
 
@@ -32,3 +38,11 @@ def test_a_name_that_looks_like_an_option_is_an_argument() -> None:
 def test_a_path_is_filled_with_quoted_steps() -> None:
     command = curl("http://localhost", "GET", "/v1/messages/{id}", {"id": "a/b?c", "source": "x y"})
     assert shlex.split(command)[-1] == "http://localhost/v1/messages/a%2Fb%3Fc?source=x+y"
+
+
+def test_an_address_puts_no_word_into_a_command() -> None:
+    with world(console=OPTIONS) as api:
+        page = api.call("GET", "/ui/changes/new", params={"action": "cancel;reboot"})
+    assert page.status_code == 200
+    assert "reboot" not in page.text.partition('<div class="command">')[2]
+    assert "tickover changes plan cancel" in page.text

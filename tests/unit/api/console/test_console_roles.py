@@ -121,7 +121,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "/redrives/{id}/run": Action("/redrives/{id}", fields={"count": "3"}, prepare=redrive),
     "/schedules/_write": Action("/schedules/_edit", Role.ADMIN, {"text": TOCK}),
     "/schedules/{name}/delete": Action("/schedules/{name}", Role.ADMIN, {"etag": "*"}, prepare=TICK),
-    "/schedules/{name}/run": Action("/schedules/{name}", fields={"key": "once"}, prepare=TICK),
+    "/schedules/{name}/run": Action("/schedules/{name}", fields={"idempotency_key": "once"}, prepare=TICK),
     "/send": Action("/send", fields={"target": "push", "value": "hello", "idempotency_key": "once"}, status=200),
     "/send/many": Action(
         "/send/many", fields={"text": MANY, "count": "1", "idempotency_key": "once"}, status=200, after="/send/try"
@@ -225,6 +225,15 @@ def page_of(action: Action, viewer: Viewer, names: Given) -> str:
     page = viewer.get(action.shown.format(**names))
     assert page.status_code == 200 or (viewer.role < action.role and page.status_code == 403)
     return page.text
+
+
+@pytest.mark.parametrize("name", ["/changes/run", "/redrives/{id}/run"])
+def test_a_live_part_whose_work_has_come_to_a_step_has_its_page_read_again(name: str) -> None:
+    with visited(ACTIONS[name]) as (api, names):
+        path, viewer = ACTIONS[name].shown.format(**names), Viewer(api, Role.READ)
+        assert "hx-refresh" not in viewer.get(path).headers
+        api.client_headers["hx-request"] = "true"
+        assert viewer.get(path).headers["hx-refresh"] == "true"
 
 
 @pytest.fixture(scope="module")
