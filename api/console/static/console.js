@@ -45,11 +45,51 @@ setInterval(() => {
 }, TICK_MS);
 document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") listen(); else leave(0); });
 
-// The browser's own zone, unless the address says another.
+// What cannot be refreshed says so: old figures look like new ones.
+document.addEventListener("htmx:afterRequest", (event) => {
+  const { requestConfig, successful } = event.detail, stale = document.getElementById("stale");
+  if (!requestConfig.elt.matches("[data-events]")) return;
+  if (!successful && stale.hidden) stale.textContent = `Not refreshed since ${clock.format(heardAt)}: there was no answer. It is tried again.`;
+  if (successful) heardAt = Date.now();
+  stale.hidden = successful;
+});
+const clock = new Intl.DateTimeFormat("en-GB", { timeZone: document.body.dataset.zone, timeStyle: "medium" });
+let heardAt = Date.now();
+
+// Who moves by keys stays where they are when a live part comes anew: the same link or button, and the same row.
+const FOCUSED = "a, button, input, select, textarea, summary, [tabindex]";
+const sign = (one) => [one.tagName, one.getAttribute("href"), one.getAttribute("name"), one.dataset.copy, one.textContent].join("|");
+let kept = null;
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const part = event.detail.target, all = [...part.querySelectorAll(FOCUSED)], at = all.indexOf(document.activeElement);
+  kept = { id: part.id, at, sign: at < 0 ? "" : sign(all[at]), row: part.querySelector("tr.at a")?.getAttribute("href") };
+});
+document.addEventListener("htmx:afterSwap", () => {
+  const part = kept && document.getElementById(kept.id);
+  if (!part) return;
+  const { at, row } = kept, like = [...part.querySelectorAll(FOCUSED)].map((one, i) => [one, i]).filter(([one]) => sign(one) === kept.sign);
+  like.sort((one, other) => Math.abs(one[1] - at) - Math.abs(other[1] - at));
+  if (row) [...part.querySelectorAll("tr a")].find((one) => one.getAttribute("href") === row)?.closest("tr").classList.add("at");
+  if (at >= 0 && document.activeElement === document.body) like[0]?.[0].focus({ preventScroll: true });
+  kept = null;
+});
+
+// A form is sent once: a second click, while the answer is on its way, would do it again.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (form.method !== "post") return;
+  if (form.dataset.sent) event.preventDefault();
+  form.dataset.sent = "yes";
+});
+addEventListener("pageshow", () => document.querySelectorAll("form[data-sent]").forEach((form) => delete form.dataset.sent));
+
+// The browser's own zone, also after a journey, unless the address says another.
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-if (zone && !document.cookie.includes(`${ZONE_COOKIE}=`)) {
-  document.cookie = `${ZONE_COOKIE}=${zone}; path=${root}; samesite=strict; max-age=31536000`;
-  if (document.cookie.includes(`${ZONE_COOKIE}=`) && zone !== document.body.dataset.zone && !location.search.includes("zone=")) location.reload();
+const zoneCookie = `${ZONE_COOKIE}=${zone}`;
+const hasZone = () => document.cookie.split("; ").includes(zoneCookie);
+if (zone && !hasZone()) {
+  document.cookie = `${zoneCookie}; path=${root}; samesite=strict; max-age=31536000`;
+  if (hasZone() && zone !== document.body.dataset.zone && !location.search.includes("zone=") && !document.body.dataset.sent) location.reload();
 }
 
 // Relative times go on between two answers. The server's clock counts, not this machine's.
@@ -85,6 +125,13 @@ document.addEventListener("change", (event) => {
   for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = event.target.checked;
 });
 
+// Something is written in a form: going back would lose it.
+const isWritten = () => [...document.querySelectorAll("form[method=post] :is(input:not([type=hidden]), textarea, select)")].some((field) => {
+  if (field.matches("textarea")) return field.value.trim() !== "";
+  if (field.matches("select")) return field.options[field.selectedIndex]?.defaultSelected === false && field.selectedIndex > 0;
+  return field.type === "checkbox" || field.type === "radio" ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
+});
+
 // Keys. None is taken while somebody writes.
 const rows = () => [...document.querySelectorAll("table[data-keys] tbody tr")];
 const move = (step) => {
@@ -109,7 +156,12 @@ document.addEventListener("keydown", (event) => {
   const writes = event.target.matches("input:not([type=checkbox]), textarea, select");
   if (event.key === "Escape" && writes) return event.target.blur();
   if (writes || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape") return document.querySelector("details[open]") ? document.querySelector("details[open]").removeAttribute("open") : history.back();
+  if (event.key === "Escape") {
+    const open = document.querySelector("details[open]");
+    if (open) open.removeAttribute("open");
+    else if (!isWritten()) history.back();
+    return;
+  }
   const act = KEYS[event.key];
   if (act) { event.preventDefault(); act(); }
 });

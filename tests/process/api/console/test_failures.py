@@ -272,7 +272,6 @@ def test_from_selection_to_result(console: Console, api: World) -> None:
     expect(page.locator("#progress")).to_contain_text("1 failed again")  # by itself
     sent = api.redriving.plans.redrives[plan.id].progress.planned.model_copy(update={"targets": {"orders": 2}})
     api.redriving.finish(state=State.CANARIED, tally=sent.model_copy(update={"skipped": {}}))
-    page.reload()
     page.click("summary:has-text('Send 1')")
     page.fill("input[name=count]", "1")
     page.click("form.panel button:has-text('Send 1')")
