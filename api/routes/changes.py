@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from starlette.responses import Response
 
@@ -14,7 +14,7 @@ from api.openapi.description import LOOK_UP, described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
 from api.routes.held import missing_document, unavailable
-from api.routes.jobs import JobKind, add_common, told
+from api.routes.jobs import JobKind, KeyPrefix, add_common, spelt, told
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
@@ -25,8 +25,6 @@ from sidecar.operations.bulk.receipt_log import Place
 
 SHIFT: Final = re.compile(r"([+-]?)(.+)")
 PLACE: Final = re.compile(r"(\d{1,18})/(\d{1,9})", re.ASCII)
-
-KeyPrefix = Annotated[bool, Query(description="Show the filter's key_prefix and header, masked; needs the role write")]
 
 router = APIRouter(tags=["changes"])
 CHANGE: Final[JobKind[Change]] = JobKind(
@@ -137,12 +135,9 @@ async def get_change(
     if payload:
         let_see(caller, trail, payload=True)
     change = await told(lambda: ports.changes.get(id))
-    document, selection, masking = change.document(), change.plan.selection, ports.letters.rules.masking
-    if payload and selection.key_prefix is not None:
-        document["filter"]["key_prefix"] = masking.part("key", selection.key_prefix.encode())
-    if payload and selection.header is not None:
-        name, _, value = selection.header.partition("=")
-        document["filter"]["header"] = f"{name}={masking.part(name, value.encode())}"
+    document = change.document()
+    if payload:
+        document["filter"] |= spelt(change.plan.selection, ports.letters.rules.masking)
     return json_response(document)
 
 

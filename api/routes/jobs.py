@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from api.access.auth import ANONYMOUS
@@ -16,6 +16,7 @@ from api.ports import Ports
 from api.problems import Problem
 from api.routes.dead_letters import answered
 from sidecar.kafka.topic_follower import LogUnavailable
+from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.jobs.job import Job
 from sidecar.operations.jobs.runner import JobRefused
 
@@ -47,6 +48,7 @@ STATUSES: Final = {
     "own-plan": 403,
 }
 
+KeyPrefix = Annotated[bool, Query(description="Show the filter's key_prefix and header, masked; needs the role write")]
 Answer = TypeVar("Answer")
 
 
@@ -82,6 +84,27 @@ class JobKind(Generic[AnyJob]):
     def accepted(self, job: AnyJob) -> Response:
         """202: it has begun, or was asked for."""
         return json_response(job.document(), 202, {"Location": f"{self.path}/{job.plan.id}"})
+
+
+class OfPayload(Protocol):
+    """Conditions about what is in records."""
+
+    @property
+    def key_prefix(self) -> str | None: ...
+
+    @property
+    def header(self) -> str | None: ...
+
+
+def spelt(selection: OfPayload, masking: Masking) -> dict[str, Any]:
+    """Conditions about keys and headers, which answers hide, as they may be shown."""
+    told = dict[str, Any]()
+    if selection.key_prefix is not None:
+        told["key_prefix"] = masking.part("key", selection.key_prefix.encode(errors="surrogatepass"))
+    if selection.header is not None:
+        name, _, value = selection.header.partition("=")
+        told["header"] = f"{name}={masking.part(name, value.encode(errors='surrogatepass'))}"
+    return told
 
 
 def age(job: Job[Any, Any]) -> str:

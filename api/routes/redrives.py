@@ -7,17 +7,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.responses import Response
 
 from api.body import validated
-from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.message import Content, HeaderName, Topic, bytes_of, data_of
 from api.openapi.description import described
 from api.ports import Limits
 from api.problems import unprocessable
-from api.routes.jobs import JobKind, add_common, told
+from api.routes.jobs import JobKind, KeyPrefix, add_common, spelt, told
 from policies.duration import parse_duration
-from sidecar.operations.dead_letters.dead_letter import Selection, place_of
+from sidecar.operations.dead_letters.dead_letter import place_of
 from sidecar.operations.dead_letters.edit import Edit, NewContent
 from sidecar.operations.dead_letters.masking import MASK
-from sidecar.operations.dead_letters.redrive_plan import AT_ONCE, Action, Governor, Redrive
+from sidecar.operations.dead_letters.redrive_plan import AT_ONCE, Action, Governor, Redrive, SearchedSelection
 from sidecar.operations.dead_letters.redrives import Wanted
 
 CANARY_MAX: Final = 1_000
@@ -83,7 +83,7 @@ class NewRedrive(BaseModel):
         default_factory=list, max_length=LETTERS_MAX, description="No others are meant: topic/partition/offset of each"
     )
     edit: NewEdit | None = None
-    filter: Selection = Selection()
+    filter: SearchedSelection = SearchedSelection()
     target: Topic | None = Field(default=None, description="For all letters; left out: each goes where it belongs")
     rate: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
         default=None, description="Letters a second at most; 0: no limit"
@@ -144,12 +144,12 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
     With `action` `discard` its run marks the letters as settled by a person: they are open no more, nothing is sent.
     """
     asked = validated(NewRedrive, body)
-    trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.model_dump(exclude_none=True))
+    trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.shown())
     named, edit = asked.offsets(), None if asked.edit is None else asked.edit.edit(ports.limits)
     trail.note(action=asked.action, letters=named, edit=None if edit is None else edit.document())
     wanted = Wanted(
         asked.topic, asked.filter, asked.target, asked.governor(ports.governor), asked.confirm_all, caller.name,
-        asked.again, asked.action, named, edit,
+        asked.again, asked.action, named, edit, ports.letters.rules.masking.rules,
     )  # fmt: skip
     redrive = await told(lambda: ports.redrives.plan(wanted))
     trail.note(plan=redrive.plan.id)
@@ -157,9 +157,17 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
 
 
 @router.get("/v1/redrives/{id}", **described("Show a redrive", None, "redrive-not-found", "kafka-unavailable"))
-async def get_redrive(caller: Reader, ports: GivenPorts, id: str) -> Response:
+async def get_redrive(
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, id: str, payload: KeyPrefix = False
+) -> Response:
     """One redrive: its plan and how far it has come."""
-    return json_response((await told(lambda: ports.redrives.get(id))).document())
+    if payload:
+        let_see(caller, trail, payload=True)
+    redrive = await told(lambda: ports.redrives.get(id))
+    document = redrive.document()
+    if payload:
+        document["filter"] |= spelt(redrive.plan.selection, ports.letters.rules.masking)
+    return json_response(document)
 
 
 @router.post(

@@ -165,7 +165,7 @@ def show_letter(
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
 @redrive_app.command()
-@taking("conditions", CONDITIONS)
+@taking("conditions", {**CONDITIONS, **SEARCH})
 def plan(
     context: typer.Context,
     topic: Annotated[str, typer.Option(help="Dead-letter topic.")],

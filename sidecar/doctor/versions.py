@@ -66,7 +66,11 @@ FORMATS: Final = (
         "plan of a redrive or change",
         (
             Step(FIRST, "1"),
-            Step((0, 3, 0), "2", "a redrive discards, edits or names its letters, or `changes.approval` is `other`"),
+            Step(
+                (0, 3, 0),
+                "2",
+                "a redrive discards, edits, names or searches its letters, or `changes.approval` is `other`",
+            ),
         ),
         "doesn't know the plan",
     ),

@@ -16,8 +16,15 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower, TopicReader
-from sidecar.operations.dead_letters.dead_letter import Selection
-from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, Progress, Redrive, Span
+from sidecar.operations.dead_letters.redrive_plan import (
+    FORM,
+    Governor,
+    Plan,
+    Progress,
+    Redrive,
+    SearchedSelection,
+    Span,
+)
 from sidecar.operations.jobs.job import JobLog, State, progress_key
 from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import JobRefused, JobRunner
@@ -367,7 +374,7 @@ class Operators:
     def _plan(self, replica: Replica) -> None:
         id, now_ms = f"p{len(self.topic.jobs)}-{self.topic.end}", replica.log.now_ms()
         plan = Plan(
-            id=id, author="me", created_ms=now_ms, topic="dlq", selection=Selection(), target=None,
+            id=id, author="me", created_ms=now_ms, topic="dlq", selection=SearchedSelection(), target=None,
             spans=(Span(partition=0, start=0, end=self.rng.randint(1, UNITS_MAX)),), governor=NO_LIMIT,
         )  # fmt: skip
         replica.log.read()

@@ -11,13 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
+from policies.headers import ID
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import Headers, Place
 from sidecar.model.redrive_marks import block_of
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.redrive_context import RedriveContext
-from sidecar.operations.dead_letters.redrive_plan import Action, Governor, Redrive
+from sidecar.operations.dead_letters.redrive_plan import Action, Governor, Redrive, SearchedSelection
 from sidecar.operations.dead_letters.redrive_routing import Ways
 from sidecar.operations.dead_letters.redrive_run import RedriveRun
 from sidecar.operations.dead_letters.redrives import Redrives, Topics, Wanted
@@ -104,7 +105,8 @@ class Letters:
         letters = self.partitions[partition]
         place = Place(TOPIC, partition, len(letters))
         value = f"{self.generation}/{partition}/{len(letters)}".encode()
-        letters.append(DeadLetter(place, NOW_MS + len(letters), key, value, dead(reason)))
+        headers = dead(reason, id=f"{len(letters) % 4}", error_message=f"card {len(letters) % 3} was declined")
+        letters.append(DeadLetter(place, NOW_MS + len(letters), key, value, headers))
 
     def add_gap(self, partition: int) -> None:
         self.partitions[partition].append(None)
@@ -272,7 +274,11 @@ class Operators:
 
     def _plan(self) -> None:
         rng = self.rng
-        selection = Selection(reason=rng.choice((None, "attempts_exhausted", "timeout")))
+        selection = SearchedSelection(
+            reason=rng.choice((None, "attempts_exhausted", "timeout")),
+            error=rng.choice((None, None, None, "CARD 1", "declined")),
+            id=rng.choice((None, None, None, "2")),
+        )
         action, named = rng.choice((Action.SEND, Action.SEND, Action.DISCARD)), dict[int, tuple[int, ...]]()
         if rng.random() < 0.2:
             some = rng.sample(list(self.letters.there()), 3)
@@ -326,7 +332,7 @@ class Operators:
         return RedriveContext(
             client={}, log=self.plans, redriven=self.redriven, versions=lambda _: (), partitions=self.letters.topics,  # type: ignore[arg-type]
             open_log=lambda: self.letters, topic_id=lambda _: self.letters.id, owner="here", group="g",
-            ways=lambda topics: Ways(frozenset(), frozenset(topics)), loops_max=3, monotonic_s=lambda: self._time_s,
+            ways=lambda topics: Ways(frozenset(), frozenset(topics)), loops_max=3, monotonic_s=self._clock,
             wait=self._wait,
         )  # fmt: skip
 
@@ -371,12 +377,19 @@ class Operators:
         assert plan.topic_id == f"id {generation}", f"{value!r} is of another topic than {plan.topic_id}"
         assert any(one.partition == partition and one.start <= offset < one.end for one in plan.spans), value
         assert plan.selection.fits(letter), value
+        wanted = plan.selection
+        assert wanted.id in (None, letter.text(ID)), value
+        assert wanted.error is None or wanted.error.lower() in letter.message, value
         assert not plan.letters or offset in plan.letters[partition], f"{value!r} is not named by {plan.letters}"
         others = [by for by, one in self.settled if one == value]
         assert plan.id not in others, f"{plan.id} sends or discards {value!r} twice"
         assert plan.again or not others, f"{plan.id} sends or discards {value!r}, as {others} did"
 
     # --- what happens meanwhile -----------------------------------------------------------------------------------
+
+    def _clock(self) -> float:
+        self._time_s += self.rng.choice((0, 0, 0, 1.0))
+        return self._time_s
 
     def _wait(self, seconds: float) -> bool:
         self._time_s += max(seconds, 0.001)

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from policies.headers import (
@@ -71,8 +72,9 @@ class Masking:
     """The rules of one process."""
 
     def __init__(self, rules: Sequence[str]) -> None:
+        self.rules = tuple(rules)
         patterns = [fnmatch.translate(rule.lower()) for rule in rules]
-        self._rules = re.compile("|".join(patterns)) if patterns else None
+        self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def payload(self, letter: DeadLetter) -> dict[str, Any]:
         """Key, value and headers as plain data."""
@@ -155,7 +157,7 @@ class Masking:
         return bool(self.part(name, data) == _OPEN.part(name, data))
 
     def _masks(self, name: str) -> bool:
-        return self._rules is not None and self._rules.match(name[:NAME_LENGTH_MAX].lower()) is not None
+        return self._pattern is not None and self._pattern.match(name[:NAME_LENGTH_MAX].lower()) is not None
 
     def _header(self, name: str, value: bytes | None) -> Any:
         if name in OWN_WORDS:
@@ -191,6 +193,7 @@ class Masking:
 
 
 _OPEN: Final = Masking(())
+masking_of = lru_cache(maxsize=64)(Masking)  # by its rules, a tuple
 
 
 def _may_be_of_address(wanted: str) -> bool:

@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from sidecar.model.record import Place
 from sidecar.model.times import with_times
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
+from sidecar.operations.dead_letters.dead_letter import TEXT_LENGTH_MAX, DeadLetter, Selection, Word
 from sidecar.operations.dead_letters.edit import Edit
+from sidecar.operations.dead_letters.masking import MASK, Search, masking_of
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 2
@@ -62,16 +63,67 @@ class Span(BaseModel):
     end: int
 
 
+LongWord = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH_MAX)]
+OF_SEARCH: Final = frozenset(Search._fields)
+OF_PAYLOAD: Final = ("key_prefix", "header")  # words that who may only read must not see
+
+
+class SearchedSelection(Selection):
+    """Letters that fit everything given, the words of a search among it. `since` and `until` (excluded) are epoch
+    milliseconds of the letter.
+    """
+
+    model_config = ConfigDict(title="SearchedLetterSelection")
+    error: Word | None = Field(
+        default=None,
+        description="A part of the error's class, its message or the quarantine's detail, in any case, as the list of "
+        "letters shows them",
+    )
+    id: LongWord | None = None
+    key_prefix: LongWord | None = Field(default=None, description="Of keys that aren't masked")
+    header: Annotated[LongWord, Field(pattern=r"(?s)^[^=]+=")] | None = Field(
+        default=None, description="`name=value` of a header that isn't masked"
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Older versions refuse a plan with words of a search, if only as null, as they couldn't tell its letters."""
+        fields: dict[str, Any] = plain(self)
+        return {name: value for name, value in fields.items() if value is not None or name not in OF_SEARCH}
+
+    @property
+    def search(self) -> Search:
+        return Search(**{name: getattr(self, name) or "" for name in OF_SEARCH})
+
+    def shown(self) -> dict[str, Any]:
+        """Selection for an answer or an audit record: that letters are chosen by key or header, and not by which."""
+        told = self.model_dump(exclude_none=True)
+        return told | {name: MASK for name in OF_PAYLOAD if name in told}
+
+    def may_share(self, other: Selection) -> bool:
+        """Whether a letter may fit both; False: none can. Any two errors may stand in one message, and any two headers
+        in one letter.
+        """
+        if not super().may_share(other):
+            return False
+        mine, others = self.search, other.search if isinstance(other, SearchedSelection) else Search()
+        if mine.id and others.id and mine.id != others.id:
+            return False
+        return mine.key_prefix.startswith(others.key_prefix) or others.key_prefix.startswith(mine.key_prefix)
+
+
 class Plan(PlanHead):
     """A plan to send letters again, or to discard them. `spans` pin the ends: what comes later is not meant. Nor are
     these offsets of another topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of
-    older versions. `letters`, offsets by partition: no others are meant.
+    older versions. `letters`, offsets by partition: no others are meant. `mask`: the rules by which its search was
+    counted; whatever process sends its letters finds the same.
     """
 
     schema_version: int = PLAIN_SCHEMA
     topic: str
     topic_id: str = ""
-    selection: Selection
+    selection: SearchedSelection
+    mask: tuple[str, ...] = ()
     target: str | None
     spans: tuple[Span, ...]
     governor: Governor
@@ -93,7 +145,8 @@ class Plan(PlanHead):
         place = letter.place
         if self.letters and place.offset not in self.letters.get(place.partition, ()):
             return False
-        return self.selection.fits(letter)
+        fits, search = self.selection.fits(letter), self.selection.search
+        return fits and masking_of(self.mask).finds(letter, search, with_addresses=False)
 
     def may_share(self, other: "Plan") -> bool:
         """Whether a letter may be meant by both; False: none can."""
@@ -169,7 +222,7 @@ class Redrive(Job[Plan, Progress]):
             "topic": plan.topic,
             "letters": [str(Place(plan.topic, p, offset)) for p, at in sorted(plan.letters.items()) for offset in at],
             "edit": None if plan.edit is None else plan.edit.document(),
-            "filter": with_times(plan.selection.model_dump(exclude_none=True), "since", "until"),
+            "filter": with_times(plan.selection.shown(), "since", "until"),
             "target": plan.target,
             "again": plan.again,
             **self.document_owner(),

@@ -260,7 +260,8 @@ class RedriveRun:
         positions = dict(self._progress.scanned if self._is_planning else self._progress.positions)
         leg = f"{self._plan.id}/{self._progress.leg}"
         looked: list[DeadLetter] = []
-        while self._waiting and len(parcels) < quota and len(looked) < BATCH_MAX:
+        until_s = self._here.monotonic_s() + HEARTBEAT_S  # to search 2,000 long messages takes longer
+        while self._waiting and len(parcels) < quota and len(looked) < BATCH_MAX and self._here.monotonic_s() < until_s:
             letter = self._waiting.popleft()
             looked.append(letter)
             self._advance(positions, letter.place.partition, letter.place.offset)

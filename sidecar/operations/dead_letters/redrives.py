@@ -6,9 +6,9 @@ from contextlib import closing
 from typing import NamedTuple
 
 from sidecar.model.reserved_topics import INTERNAL_PREFIX
-from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog, LettersGone, TopicId, check_letters
 from sidecar.operations.dead_letters.edit import Edit
+from sidecar.operations.dead_letters.masking import Search
 from sidecar.operations.dead_letters.redrive_plan import (
     PLAIN_SCHEMA,
     SCHEMA,
@@ -16,6 +16,7 @@ from sidecar.operations.dead_letters.redrive_plan import (
     Governor,
     Plan,
     Redrive,
+    SearchedSelection,
     Span,
     rivals,
 )
@@ -24,10 +25,10 @@ from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 
 class Wanted(NamedTuple):
-    """A plan as it is asked for."""
+    """A plan as it is asked for. `mask`: rules of what may be shown, by which a search is done."""
 
     topic: str
-    selection: Selection
+    selection: SearchedSelection
     target: str | None
     governor: Governor
     confirm_all: bool
@@ -36,6 +37,7 @@ class Wanted(NamedTuple):
     action: Action = Action.SEND
     letters: Mapping[int, tuple[int, ...]] = {}
     edit: Edit | None = None
+    mask: tuple[str, ...] = ()
 
 
 class Topics(NamedTuple):
@@ -88,7 +90,8 @@ class Redrives:
             topic_id = self._topics.id(wanted.topic)  # before its ends: it is looked at again before anything is sent
             spans = tuple(self._span(letters, wanted, partition) for partition in range(partitions[wanted.topic]))
         _check_letters_there(wanted, spans)
-        is_plain = wanted.action is Action.SEND and not wanted.letters and wanted.edit is None
+        searches = wanted.selection.search != Search()
+        is_plain = wanted.action is Action.SEND and not wanted.letters and wanted.edit is None and not searches
         plan = Plan(
             schema_version=PLAIN_SCHEMA if is_plain else SCHEMA,
             id=secrets.token_hex(6),
@@ -97,6 +100,7 @@ class Redrives:
             topic=wanted.topic,
             topic_id=topic_id,
             selection=wanted.selection,
+            mask=wanted.mask if searches else (),
             target=wanted.target,
             spans=spans,
             governor=wanted.governor,

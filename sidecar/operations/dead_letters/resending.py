@@ -85,7 +85,7 @@ class Resending:
         place, plan = letter.place, plan_id(letter.place)
         for redrive in self._redrives():
             plans = redrive.plan
-            if plans.topic == place.topic and redrive.progress.state in SENDING and plans.selection.fits(letter):
+            if plans.topic == place.topic and redrive.progress.state in SENDING and plans.means(letter):
                 detail = f"The redrive {plans.id} sends letters, this one maybe, too: wait for it, or abort it."
                 raise JobRefused("letters-busy", detail)
         with closing(self._begin(plan)) as shipping:

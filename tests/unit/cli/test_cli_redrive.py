@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.operations.dead_letters.edit import Edit
+from sidecar.operations.dead_letters.masking import Search
 from sidecar.operations.jobs.job import State
 from tests.unit.cli.test_cli_rest import Terminal, tickover
 from tests.unit.letter_world import dead
@@ -60,6 +61,14 @@ def test_letters_that_are_named_and_discarded(tickover: Terminal) -> None:
     document = tickover.data("redrive", "plan", "--topic", "orders-dlq", *named)
     assert (document["action"], document["letters"]) == ("discard", ["orders-dlq/0/0"])
     assert "discard" in tickover("redrive", "status").stdout
+
+
+def test_letters_that_a_search_finds_are_a_plan(tickover: Terminal) -> None:
+    words = ["--error", "was declined", "--id", "i-7", "--key-prefix", "k", "--header", "tenant=gold"]
+    id = plan(tickover, *words)
+    kept = tickover.there.redriving.plans.all()[id].plan.selection
+    assert kept.search == Search("was declined", "i-7", "k", "tenant=gold")
+    assert tickover.data("redrive", "plan", "--topic", "orders-dlq", "--error", "x")["filter"] == {"error": "x"}
 
 
 def test_an_edit_comes_from_a_file(tickover: Terminal, tmp_path: Path) -> None:

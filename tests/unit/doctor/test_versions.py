@@ -30,7 +30,7 @@ NUMBERS: Final = {
     "chunk in Redis": str(FORMAT),
     "policy": str(POLICY_SCHEMA),
     "plan of a redrive or change": f"{PLAIN_SCHEMA}; {PLAN_SCHEMA} where another has to approve it, or a redrive "
-    "discards, edits or names its letters",
+    "discards, edits, names or searches its letters",
     "schedule": f"{SCHEMA_WITHOUT_BOUNDS}; {SCHEDULE_SCHEMA} once it has a start or an end",
     "pause": str(PAUSE_SCHEMA),
 }

@@ -7,22 +7,16 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 
 from api.console.page import Page, Refused, action, is_kept, screen
-from api.console.pages.failures.redrives import begin
+from api.console.pages.failures import redrives
 from api.console.rest import Refusal, path_of
 from api.console.words import pretty
 from policies.headers import CONTROL_PREFIX, INSTRUCTIONS
 from sidecar.operations.dead_letters.edit import NotEditable, difference
 from sidecar.operations.dead_letters.masking import MASK
 
-FILTERS: Final = (
-    "topic", "error", "error_class", "reason", "policy", "fingerprint", "id", "key_prefix", "header", "since", "until",
-    "open",
-)  # fmt: skip
-FIELDS: Final = {
-    "topic": "Topic", "error": "Error, a part of it", "error_class": "Error class", "reason": "Reason",
-    "policy": "Policy", "fingerprint": "Fingerprint", "id": "Id", "key_prefix": "Key begins with",
-    "header": "Header, name=value",
-}  # fmt: skip
+OF_PLAN: Final = ("topic", *redrives.FILTERS)  # what a redrive takes over
+FILTERS: Final = (*OF_PLAN, "open")
+FIELDS: Final = {"topic": "Topic", **redrives.FIELDS}
 NEED_WRITE: Final = ("key_prefix", "header")
 PARTS: Final = ("value", "key")  # of a letter, beside its headers
 LIMIT: Final = 50
@@ -44,7 +38,8 @@ async def letters(page: Page) -> Response:
     asked = page.asked(*FILTERS)
     told = await page.get("/v1/dead-letters", **asked, limit=LIMIT, cursor=page.query("cursor"))
     fields = {name: words for name, words in FIELDS.items() if page.may("write") or name not in NEED_WRITE}
-    return page.show("letters.html", told=told, asked=asked, limit=LIMIT, fields=fields)
+    wanted = {name: value for name, value in asked.items() if name in OF_PLAN}
+    return page.show("letters.html", told=told, asked=asked, limit=LIMIT, fields=fields, wanted=wanted)
 
 
 async def letter(page: Page) -> Response:
@@ -78,7 +73,7 @@ async def edited(page: Page) -> Response:
         change = _change(told, page.form)
         if not change:
             raise Refused("Nothing was changed: to send it as it is, redrive it.")
-        return await begin(page, {"topic": told["topic"], "letters": [told["position"]], "edit": change})
+        return await redrives.begin(page, {"topic": told["topic"], "letters": [told["position"]], "edit": change})
     except (Refusal, Refused) as refusal:
         written = {name: None if _shown(told, name) is None else page.form.get(name, "") for name in PARTS}
         fields = {**written, "headers": page.form.get("headers", "")}
@@ -94,7 +89,7 @@ async def act(page: Page) -> Response:
     body: dict[str, Any] = {"topic": topics.pop(), "letters": chosen}
     if page.form.get("action") == "discard":
         body["action"] = "discard"
-    return await begin(page, body)
+    return await redrives.begin(page, body)
 
 
 async def _letter(page: Page, payload: bool) -> dict[str, Any]:

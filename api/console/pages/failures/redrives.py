@@ -18,11 +18,16 @@ STEP_OF: Final = {
 KIND_OF: Final = {"stopped": "bad", "aborted": "warn", "aborting": "warn", "done": "ok"}
 ACTIVE: Final = ("planning", "canary", "running", "aborting")
 STARTS: Final = ("planned", "canaried", "stopped")
-FILTERS: Final = ("reason", "fingerprint", "error_class", "policy", "since", "until")
+FIELDS: Final = {
+    "error": "Error, a part of it", "error_class": "Error class", "reason": "Reason", "policy": "Policy",
+    "fingerprint": "Fingerprint", "id": "Id", "key_prefix": "Key begins with", "header": "Header, name=value",
+}  # fmt: skip
+FILTERS: Final = (*FIELDS, "since", "until")
+EXAMPLE: Final = "orders-dlq"  # in a command, where no topic is named yet
 NUMBERS: Final = ("since", "until", "rate", "stop_share")
 TEXTS: Final = ("target", "ramp", "watch")
 MARKS: Final = ("again", "confirm_all")
-FIELDS: Final = ("topic", "action", "rate", "stop_share", *FILTERS, *TEXTS, *MARKS)
+FORM: Final = ("topic", "action", "rate", "stop_share", *FILTERS, *TEXTS, *MARKS)
 
 
 async def redrives(page: Page) -> Response:
@@ -37,8 +42,16 @@ async def new(page: Page) -> Response:
 
 
 def _form(page: Page, given: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
-    asked = {name: given.get(name, "") for name in FIELDS}
-    return page.show("redrive_new.html", status, asked=asked, steps=STEPS, problem=problem)
+    asked = {name: given.get(name, "") for name in FORM}
+    topic, limits = asked["topic"] or EXAMPLE, {name: asked[name] for name in (*TEXTS, "rate", "stop_share")}
+    chosen = {name: asked[name] for name in FILTERS if asked[name]}
+    options = {"topic": topic, **chosen, "discard": asked["action"] == "discard", **limits}
+    filter = {name: int(text) if name in NUMBERS and text.isdecimal() else text for name, text in chosen.items()}
+    return page.show(
+        "redrive_new.html", status, asked=asked, fields=FIELDS, steps=STEPS, problem=problem,
+        command=page.tickover("redrive plan", options),
+        call=page.curl("POST", "/v1/redrives", {}, {"topic": topic, "filter": filter}),
+    )  # fmt: skip
 
 
 async def plan(page: Page) -> Response:

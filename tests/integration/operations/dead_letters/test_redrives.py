@@ -143,7 +143,7 @@ def test_plan_canary_run(bench: Bench) -> None:
 
 def test_what_a_redriven_record_carries(bench: Bench) -> None:
     bench.letters("lineage", 2, partitions=1)
-    plan = bench.plan("lineage", filter={"error_class": "E"}, confirm_all=False)
+    plan = bench.plan("lineage", filter={"error": "AT 1", "key_prefix": "k"}, confirm_all=False)
     bench.run(plan)
     bench.until(plan, "done")
     [message] = bench.site.kafka.read_all(bench.site.name("lineage"))

@@ -1,5 +1,6 @@
 """Failure groups, dead letters and redrives in a browser: how they look, and what each action does."""
 
+import json
 import re
 import shlex
 import tempfile
@@ -150,6 +151,26 @@ def test_letters_are_searched_by_a_part_of_their_error(console: Console, api: Wo
     page.goto(f"{console.url}/ui/dead-letters?error=card 1 was&key_prefix=k")
     page.wait_for_selector("tbody tr")
     assert [row.split()[0] for row in page.locator("tbody tr td.mono >> nth=0").all_inner_texts()] == ["orders-dlq/1/0"]
+    assert console.problems == []
+
+
+def test_what_a_search_found_is_redriven_by_its_words(console: Console, api: World) -> None:
+    page = console.open("/dead-letters?topic=orders-dlq&error=CARD 1 was&header=trace=t-7&open=true")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.click("text=Redrive all that fit")
+    assert page.input_value("input[name=error]") == "CARD 1 was"
+    words = ["--error", "CARD 1 was", "--header", "trace=t-7"]
+    command = ["tickover", "redrive", "plan", "--topic", "orders-dlq", *words]
+    assert shlex.split(page.inner_text(".command code >> nth=0")) == command
+    page.click("text=as a call of the API")
+    call = shlex.split(page.inner_text(".command-more code"))
+    chosen = {"error": "CARD 1 was", "header": "trace=t-7"}
+    assert json.loads(call[call.index("--json") + 1]) == {"topic": "orders-dlq", "filter": chosen}
+    page.click("text=Plan it")
+    expect(page.locator("li[aria-current=step]")).to_have_text("2 Plan")
+    assert plan_of(api).selection.model_dump(exclude_none=True) == chosen
+    told = shlex.split(page.inner_text(".command code >> nth=0"))
+    assert told[: len(command)] == [*command[:-1], "***"], "who may only read sees this page, too"
     assert console.problems == []
 
 

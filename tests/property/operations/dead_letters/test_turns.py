@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.operations.dead_letters.dead_letter import Selection
-from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive, first_of, turn_after
+from sidecar.operations.dead_letters.redrive_plan import (
+    Plan,
+    Progress,
+    Redrive,
+    SearchedSelection,
+    first_of,
+    turn_after,
+)
 from sidecar.operations.jobs.job import State
 from tests.unit.letter_world import NOW_MS
 from tests.unit.redrive_world import GOVERNOR
@@ -25,7 +31,7 @@ class Log:
 class Leg:
     """As `Legwork` does it: each step is one write, or one look at as much of the log as this process has read."""
 
-    def __init__(self, log: Log, plan_id: str, selection: Selection) -> None:
+    def __init__(self, log: Log, plan_id: str, selection: SearchedSelection) -> None:
         self.log = log
         self.plan = Plan(
             id=plan_id, author="a", created_ms=NOW_MS, topic="orders-dlq", selection=selection, target=None, spans=(),
@@ -77,9 +83,9 @@ class Leg:
 @given(st.lists(st.integers(0, 3), max_size=120))
 def test_no_two_send_at_the_same_moment_and_each_comes_to_its_turn(order: list[int]) -> None:
     log = Log()
-    expired = Selection(reason="expired")
-    legs = [Leg(log, name, expired if name == "b" else Selection()) for name in ("c", "a", "b")]
-    other = Leg(log, "d", Selection(reason="timeout"))
+    expired = SearchedSelection(reason="expired")
+    legs = [Leg(log, name, expired if name == "b" else SearchedSelection()) for name in ("c", "a", "b")]
+    other = Leg(log, "d", SearchedSelection(reason="timeout"))
     for leg in (*legs, other):
         leg.plans.update({one.plan.id: one.plan for one in (*legs, other)})
     steps = [leg.run(2) for leg in (*legs, other)]

@@ -129,6 +129,26 @@ def test_what_a_change_chooses_is_executed_and_shown_on_demand_to_who_writes(cal
     assert KEY not in json.dumps(callers.api.audited)
 
 
+def test_a_redrive_says_that_letters_are_chosen_by_key_or_header_and_to_whom_by_which(callers: Callers) -> None:
+    callers.api.letters.add("orders-dlq", [])
+    chosen = {"key_prefix": KEY, "header": f"my-secret={KEY}"}
+    body = {"topic": "orders-dlq", "filter": {"error": "declined", **chosen}}
+    planned = callers.ask(Role.WRITE, "POST", "/v1/redrives", json=body)
+    path = f"/v1/redrives/{planned.json()['id']}"
+    kept = callers.api.redriving.plans.redrives[planned.json()["id"]].plan.selection
+    assert (kept.key_prefix, kept.header) == (KEY, f"my-secret={KEY}")
+    shown = {"error": "declined", "key_prefix": HIDDEN, "header": HIDDEN}
+    assert planned.json()["filter"] == shown
+    assert callers.ask(Role.READ, "GET", path).json()["filter"] == shown
+    assert callers.ask(Role.READ, "GET", "/v1/redrives").json()["items"][0]["filter"] == shown
+    problem(callers.ask(Role.READ, "GET", f"{path}?payload=true"), 403, "forbidden")
+    spelt = callers.ask(Role.WRITE, "GET", f"{path}?payload=true").json()["filter"]
+    assert spelt == {"error": "declined", "key_prefix": KEY, "header": f"my-secret={MASK}"}
+    assert [told[:3] for told in callers.audited()] == [("READ", "get_redrive", 403), ("WRITE", "get_redrive", 200)]
+    assert callers.api.audited[0]["notes"]["filter"] == shown
+    assert KEY not in json.dumps(callers.api.audited)
+
+
 def test_who_reads_sees_of_a_schedule_how_large_its_payload_is(callers: Callers) -> None:
     created = put(callers)
     assert created.status_code == 201

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from sidecar.operations.dead_letters.masking import Search
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX
-from tests.unit.api_world import World, problem, world
+from tests.unit.api_world import LETTER_RULES, World, problem, world
 from tests.unit.letter_world import dead
 
 FILTER = {"reason": "attempts_exhausted"}
@@ -268,8 +269,29 @@ def test_a_plan_may_name_its_letters() -> None:
 def test_a_plan_that_programs_of_before_understand_is_written_as_they_read_it() -> None:
     with world() as api:
         plans = [planned(api), planned(api, action="discard"), planned(api, edit={"value": None})]
+        plans += [planned(api, filter={"error": "x"}), planned(api, filter={"id": "x"})]
         versions = [api.redriving.plans.redrives[plan].plan.schema_version for plan in plans]
-        assert versions == [1, 2, 2]
+        assert versions == [1, 2, 2, 2, 2]
+
+
+def test_a_plan_takes_the_words_of_a_search_and_the_rules_by_which_it_was_done() -> None:
+    with world() as api:
+        words = {"error": "card was declined", "id": "i-7"}
+        plan = planned(api, filter={**FILTER, **words})
+        kept = api.redriving.plans.redrives[plan].plan
+        assert (kept.selection.search, kept.mask) == (Search(**words), LETTER_RULES.masking.rules)
+        assert kept.mask
+        assert api.call("GET", f"/v1/redrives/{plan}").json()["filter"] == {**FILTER, **words}
+        assert api.audited[-1]["notes"]["filter"] == {**FILTER, **words}
+        assert api.redriving.plans.redrives[planned(api)].plan.mask == (), "no search, no rules"
+
+
+@pytest.mark.parametrize("words", [{"error": ""}, {"error": "x" * 257}, {"id": ""}, {"header": "x"}, {"header": "=x"}])
+def test_words_that_no_search_takes(words: dict[str, str]) -> None:
+    with world() as api:
+        filled(api)
+        body = {"topic": "orders-dlq", "filter": words}
+        problem(api.call("POST", "/v1/redrives", json=body), 422, "invalid-body")
 
 
 def test_a_plan_to_discard_is_under_no_limit_unless_it_says_one() -> None:

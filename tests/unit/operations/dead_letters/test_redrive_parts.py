@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from pydantic import ValidationError
 
 from sidecar.kafka.topic_follower import LogUnavailable, TopicReader
 from sidecar.model.record import Place
@@ -20,6 +21,7 @@ from sidecar.operations.dead_letters.redrive_plan import (
     Plan,
     Progress,
     Redrive,
+    SearchedSelection,
     Span,
     Tally,
 )
@@ -42,7 +44,7 @@ def plan(**changes: Any) -> Plan:
         "author": "a",
         "created_ms": NOW_MS,
         "topic": "orders-dlq",
-        "selection": Selection(reason="expired"),
+        "selection": SearchedSelection(reason="expired"),
         "target": None,
         "spans": (Span(partition=0, start=2, end=10), Span(partition=1, start=0, end=0)),
         "governor": GOVERNOR,
@@ -167,6 +169,74 @@ def test_a_plan_of_an_older_version_names_no_topic_id() -> None:
     del older["topic_id"]
     assert decoded(Plan, json.dumps(older).encode(), SCHEMA) == plan()
     assert plan().topic_id == ""
+
+
+def test_a_plan_without_words_of_a_search_is_written_as_programs_of_before_read_it() -> None:
+    written = json.loads(encode(plan()))["selection"]
+    assert Selection.model_validate(written).reason == "expired"
+    for words in ({"error": "a"}, {"id": "a"}, {"key_prefix": "a"}, {"header": "a=b"}):
+        searched = json.loads(encode(plan(selection=SearchedSelection(**words))))["selection"]
+        with pytest.raises(ValidationError):
+            Selection.model_validate(searched)
+        assert decoded(Plan, encode(plan(selection=SearchedSelection(**words))), SCHEMA) == plan(
+            selection=SearchedSelection(**words)
+        )
+
+
+MESSAGE = "Card 7 was declined by a@b.corp"
+
+
+@pytest.mark.parametrize(
+    ("words", "mask", "fits"),
+    [
+        ({"error": "CARD 7"}, (), True),
+        ({"error": "app.error"}, (), True),  # its class
+        ({"error": "card 8"}, (), False),
+        ({"error": "card 7"}, ("tickover-error-message",), False),
+        ({"error": "***"}, ("tickover-error-message",), True),  # as the list shows it
+        ({"error": "b.corp"}, (), False),  # who reads the list sees no address
+        ({"error": "by <address>"}, (), True),
+        ({"error": "card 7", "reason": "timeout"}, (), False),
+        ({"id": "i-7"}, (), True),
+        ({"id": "i-"}, (), False),
+        ({"key_prefix": "k"}, (), True),
+        ({"key_prefix": "k"}, ("key",), False),
+        ({"header": "tenant=gold"}, (), True),
+        ({"header": "tenant=gold"}, ("TENANT",), False),
+        ({"header": "tenant=silver"}, (), False),
+    ],
+)
+def test_a_search_of_a_plan_finds_what_was_shown_when_it_was_made(
+    words: dict[str, str], mask: tuple[str, ...], fits: bool
+) -> None:
+    headers = dead(error_class="app.Error", error_message=MESSAGE, id="i-7")
+    searching = plan(selection=SearchedSelection(**words), mask=mask)
+    read = decoded(Plan, encode(searching), SCHEMA)
+    assert read is not None
+    assert read.means(letter([("tenant", b"gold"), *headers])) is fits
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may_share"),
+    [
+        ({"error": "a"}, {"error": "b"}, True),  # one message may have both
+        ({"error": "a"}, {}, True),
+        ({"error": "a", "reason": "expired"}, {"reason": "timeout"}, False),
+        ({"id": "a"}, {"id": "b"}, False),
+        ({"id": "a"}, {"id": "a", "error": "x"}, True),
+        ({"id": "a"}, {"error": "x"}, True),
+        ({"key_prefix": "ab"}, {"key_prefix": "a"}, True),
+        ({"key_prefix": "ab"}, {"key_prefix": "ac"}, False),
+        ({"key_prefix": "ab"}, {}, True),
+        ({"header": "a=1"}, {"header": "a=2"}, True),  # one letter may have both
+    ],
+)
+def test_plans_whose_searches_no_letter_can_fit_do_not_wait_for_each_other(
+    one: dict[str, str], other: dict[str, str], may_share: bool
+) -> None:
+    first, second = (plan(selection=SearchedSelection(**words)) for words in (one, other))
+    assert first.may_share(second) is may_share
+    assert second.may_share(first) is may_share
 
 
 def test_progress_as_rest_shows_it() -> None:

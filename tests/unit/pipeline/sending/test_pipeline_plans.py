@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import PipelineError
-from sidecar.operations.dead_letters.dead_letter import Selection
-from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Progress, Span
+from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Progress, SearchedSelection, Span
 from sidecar.operations.jobs.job import State
 
 pytest.importorskip("pyarrow")  # the pipeline is an extra
@@ -19,7 +18,7 @@ SPANS = (Span(partition=0, start=5, end=20), Span(partition=1, start=0, end=9))
 def planned(plan_id: str, state: State | None = None, positions: dict[int, int] | None = None) -> list[Any]:
     """The records of a plan as the sidecar writes them."""
     plan = Plan(
-        id=plan_id, author="a", created_ms=1, topic="dlq", selection=Selection(), target=None, spans=SPANS,
+        id=plan_id, author="a", created_ms=1, topic="dlq", selection=SearchedSelection(), target=None, spans=SPANS,
         governor=GOVERNOR,
     )  # fmt: skip
     records = [(f"{plan_id}/plan".encode(), plan.model_dump_json().encode())]

@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError
 from api.ports import Limits, SenderUnavailable
 from policies.headers import REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 from sidecar.model.record import Headers, Place
-from sidecar.operations.dead_letters.dead_letter import Selection
-from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive
+from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive, SearchedSelection
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.transactional_sender import (
     NoTransactions,
@@ -170,23 +169,25 @@ def test_what_a_redrive_has_sent_is_not_sent_by_hand(api: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "state", "reason", "busy"),
+    ("topic", "state", "chosen", "busy"),
     [
-        (QUARANTINE, State.RUNNING, None, True),
-        (QUARANTINE, State.CANARY, "bad_header", True),
-        (QUARANTINE, State.RUNNING, "no_policy", False),
-        (QUARANTINE, State.PLANNED, None, False),
-        (QUARANTINE, State.DONE, None, False),
-        ("orders-dlq", State.RUNNING, None, False),
+        (QUARANTINE, State.RUNNING, {}, True),
+        (QUARANTINE, State.CANARY, {"reason": "bad_header"}, True),
+        (QUARANTINE, State.RUNNING, {"reason": "no_policy"}, False),
+        (QUARANTINE, State.RUNNING, {"error": "NO DURATION"}, True),
+        (QUARANTINE, State.RUNNING, {"error": "no target"}, False),
+        (QUARANTINE, State.PLANNED, {}, False),
+        (QUARANTINE, State.DONE, {}, False),
+        ("orders-dlq", State.RUNNING, {}, False),
     ],
 )
 def test_while_a_redrive_may_send_it_nothing_is_sent_by_hand(
-    api: World, topic: str, state: State, reason: str | None, busy: bool
+    api: World, topic: str, state: State, chosen: dict[str, str], busy: bool
 ) -> None:
     path = aside(api)
     plan = Plan(
-        id="3f9a0c", author="ann", created_ms=NOW_MS, topic=topic, topic_id="", selection=Selection(reason=reason),
-        target=None, spans=(), governor=GOVERNOR,
+        id="3f9a0c", author="ann", created_ms=NOW_MS, topic=topic, topic_id="",
+        selection=SearchedSelection(**chosen), target=None, spans=(), governor=GOVERNOR,
     )  # fmt: skip
     api.redriving.plans.redrives["3f9a0c"] = Redrive(plan=plan, progress=Progress(state=state))
     answer = send(api, path, headers={"tickover-delay": "1m"})
