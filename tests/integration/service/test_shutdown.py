@@ -7,6 +7,7 @@ from confluent_kafka import TopicPartition
 
 from tests.integration.conftest import NewSite
 from tests.services.clients import consumer
+from tests.services.event_streams import following_events
 from tests.services.kafka import ANSWER_TIMEOUT_S
 from tests.services.oracle import Traffic
 from tests.services.sidecar_process import START_S, now_ms
@@ -80,14 +81,17 @@ def test_held_records_come_back_at_their_time(new_site: NewSite) -> None:
     assert len(site.kafka.read_all(target)) == len(dues_ms)
 
 
-def test_a_second_signal_while_stopping_harms_nothing(new_site: NewSite) -> None:
+def test_open_streams_of_events_and_a_second_signal_harm_no_stop(new_site: NewSite) -> None:
     site = new_site()
     site.topic("delays")
     site.target("out")
     site.policies(POLICIES)
     sidecar = site.sidecar().start()
-    sidecar.interrupt()
-    assert sidecar.stop() == 0, sidecar.last_words()
+    with following_events(sidecar):
+        asked_s = time.monotonic()
+        sidecar.interrupt()
+        assert sidecar.stop() == 0, sidecar.last_words()
+        assert time.monotonic() - asked_s < STOPPED_WITHIN_S
 
 
 def test_an_engine_that_cannot_go_on_ends_the_process_with_the_cause(new_site: NewSite) -> None:

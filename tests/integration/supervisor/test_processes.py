@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.conftest import NewSite
+from tests.services.event_streams import following_events
 from tests.services.oracle import Traffic
 from tests.services.sidecar_process import ANSWER_S, Sidecar
 from tests.services.waiting import wait_until
@@ -62,7 +63,8 @@ def test_two_processes_fire_each_record_once_though_one_is_killed(new_site: NewS
     assert now[1] == first[1]
 
     traffic.quieten()
-    assert sidecar.stop() == 0, sidecar.last_words()
+    with following_events(sidecar):
+        assert sidecar.stop() == 0, sidecar.last_words()
     for pid in now.values():
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
