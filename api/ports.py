@@ -11,7 +11,7 @@ from policies.table import PolicyTable
 from sidecar.conditions.attribution import Recorded
 from sidecar.doctor.facts import Examined
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.condition import Pausable, Pause, Subject
+from sidecar.model.condition import Pausable, Pause, Subject, Switch
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.bulk.changes import Changes
@@ -215,7 +215,7 @@ class Pauses(Protocol):
 
     def remove(self, paused: Pausable) -> bool: ...
 
-    def close_breaker(self, target: str, by: str, at_ms: int) -> None: ...
+    def switch_breaker(self, target: str, switch: Switch, by: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ DONE: Final[Mapping[str, str]] = {
     "paused": "Paused. Every replica holds to it within 2 s.",
     "resumed": "Resumed.",
     "breaker-closed": "A few retries go as probes. The breaker closes if they succeed, and opens for longer if not.",
+    "breaker-opened": "Retries wait. After the breaker's time a few go as probes, and it closes if they succeed.",
     "fired": "Fired: it is emitted now.",
     "cancelled": "Cancelled: it will not be emitted.",
     "rescheduled": "Rescheduled.",

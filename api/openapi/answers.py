@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from api.openapi.answer import Answer, Place
 from api.openapi.process_answers import (
     AuditPage,
-    BreakerClosed,
+    BreakerSwitched,
     CallerShown,
     Findings,
     GroupStanding,
@@ -297,7 +297,8 @@ ANSWERS: Final[Mapping[str, type[BaseModel]]] = {
     "list_schedule_runs": LastRuns,
     "list_audit": AuditPage,
     "put_pause": PauseShown,
-    "close_breaker": BreakerClosed,
+    "close_breaker": BreakerSwitched,
+    "open_breaker": BreakerSwitched,
     "list_quarantine": DeadLetterPage,
     "get_quarantined": DeadLetterShown,
     "send_quarantined": SentAgain,

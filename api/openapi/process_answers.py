@@ -130,8 +130,8 @@ class PauseShown(Answer):
     waiting: int | None
 
 
-class BreakerClosed(Answer):
-    """The breaker of a target, closed by somebody."""
+class BreakerSwitched(Answer):
+    """The breaker of a target, opened or closed by somebody."""
 
     name: str
     by: str

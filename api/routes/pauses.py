@@ -1,6 +1,6 @@
 """Pauses over REST: a policy, a source, a target or a schedule is stopped for a while, everywhere, and goes on again.
 
-And the targets, with all that may keep a message from them; breakers are closed by hand here.
+And the targets, with all that may keep a message from them; breakers are opened and closed by hand here.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from api.access.auth import Caller
 from api.body import validated
 from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response
 from api.message import AskedTime
@@ -21,7 +22,7 @@ from api.problems import Problem, unprocessable
 from api.routes.timeline import paused_document
 from api.sources import refuse_unless_source
 from policies.table import limits_of
-from sidecar.model.condition import Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind, Switch
 from sidecar.model.stats import TargetFlow
 from sidecar.model.times import with_times
 from sidecar.operations.pauses.store import PAUSES_MAX, PausesUnavailable, TooManyPauses
@@ -159,15 +160,34 @@ async def list_targets(
 async def close_breaker(caller: Admin, ports: GivenPorts, name: str) -> Response:
     """Let the next retries to a target whose breaker is open go as probes, on every replica within 2 s.
 
-    It closes if they stay away, and opens again, for longer, if they come back. One that isn't open stays as it is. To
-    hold up what goes to a target, pause it.
+    It closes if they stay away, and opens again, for longer, if they come back. One that isn't open stays as it is.
     """
+    return await _switched(caller, ports, name, opens=False)
+
+
+@router.post(
+    "/v1/targets/{name}/open-breaker",
+    **described("Open the breaker of a target", None, "breaker-not-found", UNAVAILABLE),
+)
+async def open_breaker(caller: Admin, ports: GivenPorts, name: str) -> Response:
+    """Hold up the retries to a target as if too many had failed, on every replica within 2 s.
+
+    After the breaker's `open` some go as probes, and it closes by itself if they stay away. One that is half-open or
+    ramps up is open for longer, and one that is open begins its time anew. Delayed messages go on, and a process that
+    starts begins with a closed one: pause what must stay stopped.
+    """
+    return await _switched(caller, ports, name, opens=True)
+
+
+async def _switched(caller: Caller, ports: Ports, name: str, *, opens: bool) -> Response:
+    """Answer of a breaker that was switched by hand. Raises `Problem`."""
     table, flow = ports.policies.table, ports.stats().targets.get(name, TargetFlow())
     if not flow.breaker and limits_of(name, dict.fromkeys(ports.sources.topics, 1), table).breaker is None:
-        raise Problem(404, "breaker-not-found", "No policy gives the target of this name a breaker.")
-    at_ms = ports.now_ms()
-    await _written(lambda: ports.pauses.close_breaker(name, caller.name, at_ms))
-    return json_response(with_times({"name": name, "by": caller.name, "at": at_ms}, "at"))
+        detail = "No policy gives the target of this name a breaker. To hold up what goes to it, pause it."
+        raise Problem(404, "breaker-not-found", detail)
+    switch = Switch(opens, ports.now_ms())
+    await _written(lambda: ports.pauses.switch_breaker(name, switch, caller.name))
+    return json_response(with_times({"name": name, "by": caller.name, "at": switch.at_ms}, "at"))
 
 
 async def _refuse_unknown_name(ports: Ports, paused: Pausable) -> None:

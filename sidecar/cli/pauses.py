@@ -12,7 +12,7 @@ from sidecar.model.condition import PauseKind
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Stop things for a while.")
 app.callback()(output_before)
 targets_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="See what keeps messages from targets, and try them again."
+    no_args_is_help=True, rich_markup_mode=None, help="See what keeps messages from targets; switch breakers."
 )
 targets_app.callback()(output_before)
 
@@ -20,6 +20,8 @@ Kind = Annotated[PauseKind, typer.Argument(help="What it is.")]
 PausedName = Annotated[
     str, typer.Argument(metavar="NAME", help="Of a policy or schedule; the topic of a source or target.")
 ]
+
+TargetName = Annotated[str, typer.Argument(metavar="NAME", help="Topic of the target.")]
 
 
 @app.command("list")
@@ -80,7 +82,7 @@ def list_targets(
 @targets_app.command("close-breaker")
 def close_breaker(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Topic of the target.")],
+    name: TargetName,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -89,6 +91,21 @@ def close_breaker(
     with connect(context, url, token) as sidecar:
         answer = sidecar.document("POST", f"/v1/targets/{step_of(name)}/close-breaker")
     say(f"breaker of {name} closed: a few retries go as probes")
+    show_result(answer, form)
+
+
+@targets_app.command("open-breaker")
+def open_breaker(
+    context: typer.Context,
+    name: TargetName,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Hold up retries to a target until its breaker tries it again by itself, on all replicas. Else pause it."""
+    with connect(context, url, token) as sidecar:
+        answer = sidecar.document("POST", f"/v1/targets/{step_of(name)}/open-breaker")
+    say(f"breaker of {name} opened: retries wait, and after its time a few go as probes")
     show_result(answer, form)
 
 

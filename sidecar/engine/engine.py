@@ -1,6 +1,6 @@
 """The engine: consume -> decode -> decide -> hold -> due -> emit -> settle.
 
-One thread owns everything here. Others reach it by three doors only: `table`, `pauses` and `closings` (immutable,
+One thread owns everything here. Others reach it by three doors only: `table`, `pauses` and `switches` (immutable,
 swapped whole), `submit` (a bounded mailbox of commands with futures), and `stats` (a frozen snapshot it publishes).
 The methods stand in the order a record meets them. Time is an argument; the run loop at the end reads the clock.
 `Rhythm` says when the settlement takes its steps, `Mailbox` is the door for commands.
@@ -32,7 +32,7 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.overflow_worker import OverflowWorker
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.model.condition import NO_CLOSINGS, NO_PAUSES, Closings, PauseKind, Pauses, in_force
+from sidecar.model.condition import NO_PAUSES, NO_SWITCHES, PauseKind, Pauses, Switches, in_force
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.stats import Stats
 
@@ -198,7 +198,7 @@ class Engine:
     def __init__(self, settings: EngineSettings, parts: Parts, table: PolicyTable) -> None:
         self.table = table
         self.pauses: Pauses = NO_PAUSES
-        self.closings: Closings = NO_CLOSINGS
+        self.switches: Switches = NO_SWITCHES
         self.stats = Stats()
         self.failure: BaseException | None = None
         self.finished = threading.Event()
@@ -398,10 +398,10 @@ class Engine:
     # --- back-pressure --------------------------------------------------------------------------------------------
 
     def _pause(self, now_ms: int) -> None:
-        """Keep up with what is paused, and with breakers closed by hand, before any record is read or emitted."""
+        """Keep up with what is paused, and with breakers switched by hand, before any record is read or emitted."""
         emitter, assignment = self._parts.emitter, self._parts.assignment
         emitter.pause(in_force(self.pauses, now_ms), now_ms)
-        emitter.gate.close_breakers(self.closings, now_ms)
+        emitter.gate.switch_breakers(self.switches, now_ms)
         sources = emitter.pauses.names(PauseKind.SOURCE)
         if sources != assignment.paused_sources:
             assignment.paused_sources = sources

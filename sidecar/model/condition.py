@@ -104,10 +104,17 @@ class Pause(NamedTuple):
         return 0 <= self.until_ms <= now_ms
 
 
+class Switch(NamedTuple):
+    """A breaker opened or closed by hand, and when, by the clock of the replica that was asked."""
+
+    opens: bool
+    at_ms: int
+
+
 Pauses = Mapping[Pausable, Pause]
 NO_PAUSES: Final[Pauses] = MappingProxyType({})
-Closings = Mapping[str, int]  # of breakers by hand: when, by target
-NO_CLOSINGS: Final[Closings] = MappingProxyType({})
+Switches = Mapping[str, Switch]  # the last of each target's breaker
+NO_SWITCHES: Final[Switches] = MappingProxyType({})
 
 
 def in_force(pauses: Pauses, now_ms: int) -> frozenset[Pausable]:

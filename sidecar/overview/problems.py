@@ -142,7 +142,8 @@ def _breakers(seen: Seen) -> Iterator[Fault]:
     for target, who in _by_target(told):
         since_ms = _earliest(who, Kind.BREAKER, target)
         state = "half open" if all(_is_half_open(report, target) for report in who) else "open"
-        text = f"The breaker of {target} is {state} {_since(since_ms, seen.at_ms)}: too many retries failed. "
+        text = f"The breaker of {target} is {state} {_since(since_ms, seen.at_ms)}: "
+        text += "too many retries failed, or somebody opened it. "
         text += f"{_waiting(who, target) or 'What is due for it'} waits; delayed messages go on. "
         text += "When its time is over a few retries are let through, and it closes if they succeed. "
         text += "The command lets them through now."

@@ -250,11 +250,11 @@ class Process:
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _tell(self, engine: Engine) -> None:
-        """Let the engine know what users say in topics: policies, pauses, breakers that are closed."""
+        """Let the engine know what users say in topics: policies, pauses, breakers switched by hand."""
         self.store.on_change(lambda table: setattr(engine, "table", table))
         engine.table = self.store.table
         self._pauses.on_change(lambda pauses: setattr(engine, "pauses", pauses))
-        self._pauses.on_closing(lambda closings: setattr(engine, "closings", closings))
+        self._pauses.on_switch(lambda switches: setattr(engine, "switches", switches))
 
     def _start_tracing(self, traces: Traces, recorder: Recorder) -> None:
         from sidecar.service.tracing import tracing_of  # of an extra

@@ -1,5 +1,5 @@
 """Operators who pause targets, policies and sources, and resume them; what is paused for `HEARD_MS` gets nothing more.
-And who close breakers, open or not.
+And who open and close breakers, open or not.
 
 Every replica hears of it at once: how the topic of pauses spreads it is asked elsewhere. Chance is of its own, so that
 runs without pauses are as they would be.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from sidecar.model.condition import Closings, Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses, Switch, Switches
 from sidecar.model.record import Headers
 from tests.simulation.workload import QUARANTINE, SOURCES
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HEARD_MS: Final = 2_000
 CHANCE: Final = 0.02  # of a change at each step
+SWITCH_CHANCE: Final = 0.08  # of a breaker at each step: only every fourth run has one
 PAUSABLE: Final = (
     *(Pausable(PauseKind.TARGET, name) for name in ("mail-a", "mail-b", "orders")),
     *(Pausable(PauseKind.POLICY, name) for name in ("reminders", "orders")),
@@ -35,8 +36,8 @@ class Pausing:
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._rng = Random(f"pausing {seed}")
-        self._closing = Random(f"closing {seed}")
-        self._closings: Closings = {}
+        self._switching = Random(f"switching {seed}")
+        self._switches: Switches = {}
         self._pauses: Pauses = {}
         self._since_ms: dict[Pausable, int] = {}  # by the true time
         self._read: dict[SourcePartition, int] = {}  # how far a lane was read when its source had been paused for long
@@ -44,8 +45,8 @@ class Pausing:
     def step(self) -> None:
         """Somebody pauses or resumes something, now and then."""
         rng, now_ms = self._rng, self._world.clock.now_ms
-        if self._closing.random() < CHANCE:
-            self._close_breaker()
+        if self._switching.random() < SWITCH_CHANCE:
+            self._switch_breaker()
         if self._world.has_rare or rng.random() >= CHANCE:  # what is rare happens to what is emitted
             return
         if self._pauses and rng.random() < 0.4:
@@ -57,12 +58,15 @@ class Pausing:
         until_ms = now_ms + for_ms if for_ms >= 0 else -1
         self._change({**self._pauses, rng.choice(PAUSABLE): Pause("", "me", now_ms, until_ms)})
 
-    def _close_breaker(self) -> None:
-        """Somebody wants retries to be tried now: by a clock that is anywhere."""
-        self._closings = {**self._closings, "orders": self._closing.randrange(1 << 40)}
+    def _switch_breaker(self) -> None:
+        """Somebody wants retries to be held up, or to be tried now: by a clock that is anywhere."""
+        rng, seen = self._switching, self._world.seen
+        switch = Switch(rng.random() < 0.5, rng.randrange(1 << 40))
+        self._switches = {**self._switches, "orders": switch}
         gates = [replica.emitter.gate for replica in self._world.replicas]
-        is_open = any(flow.breaker == "open" for gate in gates for flow in gate.flows().values())
-        self._world.seen["a breaker closed by hand"] += is_open
+        states = {flow.breaker for gate in gates for flow in gate.flows().values()}
+        seen["a breaker closed by hand"] += not switch.opens and "open" in states
+        seen["a breaker opened by hand"] += switch.opens and not states.isdisjoint({"closed", "half_open"})
         self.tell()
 
     def resume_all(self) -> None:
@@ -80,7 +84,7 @@ class Pausing:
         """Let all replicas know, also those that have just started."""
         for replica in self._world.replicas:
             replica.engine.pauses = self._pauses
-            replica.engine.closings = self._closings
+            replica.engine.switches = self._switches
 
     def _is_paused(self, kind: PauseKind, name: str) -> bool:
         since_ms = self._since_ms.get(Pausable(kind, name))

@@ -10,6 +10,7 @@ from api.console.rest import Refusal, path_of
 LIMIT: Final = 100
 PAUSE: Final = "/v1/pauses/{kind}/{name}"
 CLOSE: Final = "/v1/targets/{name}/close-breaker"
+OPEN: Final = "/v1/targets/{name}/open-breaker"
 KINDS: Final = ("target", "policy", "source", "schedule")
 
 
@@ -56,9 +57,16 @@ async def close_breaker(page: Page) -> Response:
     return page.go("/targets", "breaker-closed")
 
 
+async def open_breaker(page: Page) -> Response:
+    """Hold up retries to a target until its breaker tries it by itself."""
+    await page.rest.post(path_of(OPEN, name=page.form.get("name", "")))
+    return page.go("/targets", "breaker-opened")
+
+
 SCREENS: Final = (
     screen("/targets", targets),
     action("/targets/pause", pause, "admin"),
     action("/targets/resume", resume, "admin"),
     action("/targets/close-breaker", close_breaker, "admin"),
+    action("/targets/open-breaker", open_breaker, "admin"),
 )

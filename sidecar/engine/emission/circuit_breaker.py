@@ -79,6 +79,13 @@ class CircuitBreaker:
             self._until_ms = now_ms
             self.pass_time(now_ms)
 
+    def open_now(self, now_ms: int) -> None:
+        """Open it as too many failures would, for longer where it is tried or ramps up. An open one begins anew."""
+        if self.state is State.OPEN:
+            self._until_ms = now_ms + self.rule.open_ms * self._longer
+        else:
+            self._open(now_ms)
+
     def emitted(self, count: int, now_ms: int) -> None:
         """Count retries that went to the target: no more than were allowed."""
         if not count:

@@ -18,7 +18,7 @@ from policies.table import EMPTY_TABLE, PolicyTable, TargetLimits, is_limiting, 
 from sidecar.engine.emission.circuit_breaker import CircuitBreaker, State
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.partition.partition import SourcePartition
-from sidecar.model.condition import NO_CLOSINGS, Closings
+from sidecar.model.condition import Switches
 from sidecar.model.record import Held
 from sidecar.model.stats import TargetFlow
 
@@ -160,7 +160,7 @@ class RateLimiter:
         self._owned: Mapping[str, int] = {}  # partitions of each source that this process has
         self._seen: Mapping[str, int] = {}  # `sources`, as of the last look
         self._now_ms = 0
-        self._closings = NO_CLOSINGS  # of breakers, as of the last look
+        self._switches: Switches | None = None  # of breakers, as of the last look
 
     @property
     def count(self) -> int:
@@ -184,18 +184,28 @@ class RateLimiter:
         for target, line in self._limited.items():
             self._resize(target, line)
 
-    def close_breakers(self, closings: Closings, now_ms: int) -> None:
-        """Let breakers that somebody has closed since the last look try now. No clock is compared: who has closed one
-        has another clock. All are closed when a process begins, so what it reads of before does nothing.
+    def switch_breakers(self, switches: Switches, now_ms: int) -> None:
+        """Open breakers that somebody has opened since the last look; let those that somebody has closed try now.
+
+        No clock is compared: who has switched one has another clock. The first look does nothing: all are closed when
+        a process begins, and what is known then is of before.
         """
-        if closings is self._closings:
+        if switches is self._switches:
             return
-        before, self._closings = self._closings, closings
-        for target, at_ms in closings.items():
-            line = self._limited.get(target)
-            if line is not None and line.breaker is not None and before.get(target) != at_ms:
+        before, self._switches = self._switches, switches
+        if before is None:
+            return
+        for target, switch in switches.items():
+            if before.get(target) == switch:
+                continue
+            line = self._limited.get(target) or (self._learn(target) if switch.opens else None)
+            if line is None or line.breaker is None:
+                continue
+            if switch.opens:
+                line.breaker.open_now(now_ms)
+            else:
                 line.breaker.try_now(now_ms)
-                self._say(target, line)
+            self._say(target, line)
 
     def _learn(self, target: str) -> TargetQueue | None:
         """A target that was not met before; None: nothing limits it."""

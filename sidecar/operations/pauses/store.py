@@ -3,7 +3,7 @@
 One partition, compacted; the last record of a key counts.
 
     <kind>/<name>    {"schema": 1, "reason": "...", "by": "...", "since": ms, "until": ms}    null: resumed
-    breaker/<target> {"schema": 1, "by": "...", "at": ms}    its breaker was closed by hand; null: long ago
+    breaker/<target> {"schema": 1, "by": "...", "at": ms, "to": "open" or "closed"}    by hand; null: long ago
 
 A record of a newer schema pauses all the same, as far as it can be read: what somebody has stopped must not go on
 because this program is old. One of an unknown kind is passed over.
@@ -12,22 +12,22 @@ because this program is old. One of an unknown kind is passed over.
 import json
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sidecar.kafka.topic_follower import Apply, LogUnavailable
-from sidecar.model.condition import NO_CLOSINGS, NO_PAUSES, Closings, Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import NO_PAUSES, NO_SWITCHES, Pausable, Pause, PauseKind, Pauses, Switch, Switches
 
 SCHEMA: Final = 1
 PAUSES_MAX: Final = 1_000
-CLOSINGS_MAX: Final = 1_000  # remembered: the newest
-CLOSING_KEPT_MS: Final = 3_600_000  # every replica has heard of it long before
+SWITCHES_MAX: Final = 1_000  # remembered: the newest
+SWITCH_KEPT_MS: Final = 3_600_000  # every replica has heard of it long before
 BREAKER: Final = "breaker"
 _KINDS: Final = {kind.value: kind for kind in PauseKind}
 
 Listener = Callable[[Pauses], object]
-ClosingListener = Callable[[Closings], object]
+SwitchListener = Callable[[Switches], object]
 
 
 class PausesUnavailable(Exception):
@@ -56,11 +56,12 @@ class Writer(Protocol):
     def write(self, key: bytes, value: bytes | None) -> None: ...
 
 
-class _Closing(BaseModel):
+class _Switch(BaseModel):
     """Value of the record of a breaker."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
     at: int
+    to: Literal["open", "closed"]
 
 
 class _Record(BaseModel):
@@ -89,8 +90,8 @@ class PauseStore:
         self._now_ms = now_ms
         self._pauses: Pauses = NO_PAUSES  # replaced, never changed
         self._listeners: list[Listener] = []
-        self._closings: Closings = NO_CLOSINGS  # replaced, never changed
-        self._closing_listeners: list[ClosingListener] = []
+        self._switches: Switches = NO_SWITCHES  # replaced, never changed
+        self._switch_listeners: list[SwitchListener] = []
         self._follower = follow(self._apply)
         self._writer = writer(self._follower.wait_for)
         self.start = self._follower.start
@@ -101,10 +102,10 @@ class PauseStore:
         self._listeners.append(listener)
         listener(self._pauses)
 
-    def on_closing(self, listener: ClosingListener) -> None:
-        """Call `listener` with the breakers that were closed by hand, as `on_change` does with pauses."""
-        self._closing_listeners.append(listener)
-        listener(self._closings)
+    def on_switch(self, listener: SwitchListener) -> None:
+        """Call `listener` with the breakers that were switched by hand, as `on_change` does with pauses."""
+        self._switch_listeners.append(listener)
+        listener(self._switches)
 
     def all(self) -> Pauses:
         """All pauses as read so far, also those whose time is over."""
@@ -154,16 +155,18 @@ class PauseStore:
         self._write(paused, None)
         return was_paused
 
-    def close_breaker(self, target: str, by: str, at_ms: int) -> None:
-        """Let every replica try a target whose breaker is open; returns when this process has read it.
+    def switch_breaker(self, target: str, switch: Switch, by: str) -> None:
+        """Have every replica open the breaker of a target, or try it; returns when this process has read it.
 
         Raises PausesUnavailable.
         """
-        others = sorted((one for one in self._closings if one != target), key=self._closings.__getitem__, reverse=True)
+        known = self._switches
+        others = sorted((one for one in known if one != target), key=lambda one: known[one].at_ms, reverse=True)
         for number, other in enumerate(others):
-            if number >= CLOSINGS_MAX - 1 or self._closings[other] < at_ms - CLOSING_KEPT_MS:
+            if number >= SWITCHES_MAX - 1 or known[other].at_ms < switch.at_ms - SWITCH_KEPT_MS:
                 self._write_key(BREAKER, other, None)
-        self._write_key(BREAKER, target, json.dumps({"schema": SCHEMA, "by": by, "at": at_ms}).encode())
+        said = {"by": by, "at": switch.at_ms, "to": "open" if switch.opens else "closed"}
+        self._write_key(BREAKER, target, json.dumps({"schema": SCHEMA, **said}).encode())
 
     def _write(self, paused: Pausable, value: bytes | None) -> None:
         self._write_key(paused.kind, paused.name, value)
@@ -177,7 +180,7 @@ class PauseStore:
     def _apply(self, key: bytes, value: bytes, appended_ms: int) -> None:
         kind, _, name = key.decode(errors="replace").partition("/")
         if kind == BREAKER and name:
-            self._apply_closing(name, value, appended_ms)
+            self._apply_switch(name, value, appended_ms)
             return
         if kind not in _KINDS or not name:
             return
@@ -190,15 +193,15 @@ class PauseStore:
         for listener in self._listeners:
             listener(self._pauses)
 
-    def _apply_closing(self, target: str, value: bytes, appended_ms: int) -> None:
-        closings = dict(self._closings)
+    def _apply_switch(self, target: str, value: bytes, appended_ms: int) -> None:
+        switches = dict(self._switches)
         if value:
-            closings[target] = _closed_ms(value, appended_ms)
+            switches[target] = _switch_of(value, appended_ms)
         else:
-            closings.pop(target, None)
-        self._closings = MappingProxyType(closings)
-        for listener in self._closing_listeners:
-            listener(self._closings)
+            switches.pop(target, None)
+        self._switches = MappingProxyType(switches)
+        for listener in self._switch_listeners:
+            listener(self._switches)
 
 
 def _pause_of(value: bytes) -> Pause:
@@ -209,9 +212,12 @@ def _pause_of(value: bytes) -> Pause:
     return Pause(said.reason, said.by, said.since, said.until)
 
 
-def _closed_ms(value: bytes, appended_ms: int) -> int:
-    """When a breaker was closed: by the record of another version that can't be read, when that was written."""
+def _switch_of(value: bytes, appended_ms: int) -> Switch:
+    """Read a record. One of another version that can't be read closes, when it was written: a few probes go at
+    most, and nothing waits that should not.
+    """
     try:
-        return _Closing.model_validate_json(value).at
+        said = _Switch.model_validate_json(value)
     except ValidationError:
-        return appended_ms
+        return Switch(opens=False, at_ms=appended_ms)
+    return Switch(said.to == "open", said.at)

@@ -24,7 +24,7 @@ UNFORESEEN: Final = (
 OPERATION_ID_MAX: Final = 32
 VERBS: Final = (
     "abort", "approve", "cancel", "canary", "close", "delete", "discard", "edit", "explain", "export", "fire", "follow",
-    "get", "list", "pause", "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
+    "get", "list", "open", "pause", "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
 )  # fmt: skip
 DESCRIBED: Final = [route for route in ROUTES if route.include_in_schema]
 

@@ -1,5 +1,7 @@
 """`tickover pauses` and `tickover targets`, against the API."""
 
+import json
+
 import pytest
 
 from sidecar.model.condition import Pausable, PauseKind
@@ -46,12 +48,21 @@ def test_what_can_not_be_paused_is_refused(tickover: Terminal, arguments: list[s
     assert tickover.there.pauses.records == []
 
 
-def test_a_breaker_is_closed_by_hand(tickover: Terminal) -> None:
-    assert tickover("targets", "close-breaker", "mail").exit_code == NOT_FOUND
-    tickover.there.change_stats(targets={"mail": TargetFlow(3, 2.5, "open")})
-    result = tickover("targets", "close-breaker", "mail")
-    assert (result.exit_code, "a few retries go as probes" in result.stderr) == (OK, True)
-    assert [key for key, _ in tickover.there.pauses.records] == [b"breaker/mail"]
+@pytest.mark.parametrize(
+    ("command", "words", "to"),
+    [
+        ("close-breaker", "closed: a few retries go as probes", "closed"),
+        ("open-breaker", "opened: retries wait, and after its time a few go as probes", "open"),
+    ],
+)
+def test_a_breaker_is_switched_by_hand(tickover: Terminal, command: str, words: str, to: str) -> None:
+    refused = tickover("targets", command, "mail")
+    assert (refused.exit_code, "pause it" in refused.stderr) == (NOT_FOUND, True)
+    tickover.there.change_stats(targets={"mail": TargetFlow(3, 2.5, "closed")})
+    result = tickover("targets", command, "mail")
+    assert (result.exit_code, words in result.stderr) == (OK, True)
+    [(key, value)] = tickover.there.pauses.records
+    assert (key, json.loads(value or b"")["to"]) == (b"breaker/mail", to)
 
 
 def test_targets_are_listed_with_what_keeps_messages_from_them(tickover: Terminal) -> None:

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.model.condition import Closings, Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind, Switch, Switches
 from sidecar.operations.pauses.store import PauseStore
 from sidecar.service.kafka_start import open_pauses
 from sidecar.settings.settings import Settings
@@ -50,10 +50,12 @@ def test_every_replica_hears_of_a_pause_and_a_new_one_knows_it_at_once(new_repli
     assert not new_replica().all()
 
 
-def test_every_replica_hears_of_a_breaker_that_was_closed(new_replica: NewReplica) -> None:
+def test_every_replica_hears_of_a_breaker_that_was_switched(new_replica: NewReplica) -> None:
     first, second = new_replica(), new_replica()
-    told = list[Closings]()
-    second.on_closing(told.append)
-    first.close_breaker("mail", "me", 5)
-    wait_until(lambda: told[-1] == {"mail": 5}, WAIT_S)
+    told = list[Switches]()
+    second.on_switch(told.append)
+    first.switch_breaker("mail", Switch(True, 5), "me")
+    wait_until(lambda: told[-1] == {"mail": Switch(True, 5)}, WAIT_S)
+    first.switch_breaker("mail", Switch(False, 6), "me")
+    wait_until(lambda: told[-1] == {"mail": Switch(False, 6)}, WAIT_S)
     assert not second.all()

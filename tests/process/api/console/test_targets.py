@@ -1,5 +1,7 @@
 """The screen of targets: what is paused, by whom and why; pausing and resuming to their effect; and hostile names."""
 
+import json
+
 import pytest
 from playwright.sync_api import Browser
 
@@ -54,6 +56,20 @@ def test_somebody_tries_a_target_whose_breaker_is_open(full: World, console: Con
     assert console.problems == []
 
 
+def test_somebody_opens_a_breaker_that_is_not_open(full: World, console: Console) -> None:
+    full.change_stats(targets={"push": TargetFlow(0, 0.0, "closed"), "mail": TargetFlow(0, 2.5)})
+    look_at(console, "/targets", "targets-well")
+    page = console.open("/targets")
+    assert "tickover targets open-breaker push" in page.inner_text("main")
+    assert "/v1/targets/push/open-breaker" in page.content()
+    page.click("button:text('Open breaker')")  # of several it would be refused: `mail` has none
+    page.wait_for_selector("text=Retries wait.")
+    assert [(key, json.loads(value or b"")["to"]) for key, value in full.pauses.records] == [(b"breaker/push", "open")]
+    full.change_stats(targets={"push": TargetFlow(3, 0.0, "open")})
+    assert console.open("/targets").locator("button:text('Open breaker')").count() == 0
+    assert console.problems == []
+
+
 def test_what_does_not_exist_is_said_and_pauses_nothing(full: World, console: Console) -> None:
     page = console.open("/targets")
     page.fill("input[name=name]", "<img src=x>")
@@ -75,18 +91,20 @@ def test_who_may_not_pause_sees_no_button_and_is_refused(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     api = World(tokens=tokens(str(tmp_path_factory.mktemp("tokens"))), console=OPTIONS._replace(authenticates=True))
-    api.change_stats(targets={"push": TargetFlow(3, 0.0, "open")})
+    api.change_stats(targets={"push": TargetFlow(3, 0.0, "open"), "mail": TargetFlow(3, 0.0, "closed")})
     with served(api) as url:
         console = Console(url, browser)
         page = console.open("/targets", token=token_of(Role.WRITE))
         assert page.locator("button:text('Pause')").count() == 0
         assert page.locator("button:text('Try now')").count() == 0
+        assert page.locator("button:text('Open breaker')").count() == 0
         csrf = page.locator("input[name=csrf]").first.input_value()
         form: dict[str, str | float | bool] = {"csrf": csrf, "kind": "target", "name": "push", "reason": "r"}
         answer = page.request.post(f"{url}/ui/targets/pause", form=form, headers={"Origin": url})
         assert answer.status == 403
-        answer = page.request.post(f"{url}/ui/targets/close-breaker", form=form, headers={"Origin": url})
-        assert answer.status == 403
+        for act in ("open", "close"):
+            answer = page.request.post(f"{url}/ui/targets/{act}-breaker", form=form, headers={"Origin": url})
+            assert answer.status == 403
         assert api.pauses.records == []
         assert api.pauses.store.alive() == {}
         console.close()

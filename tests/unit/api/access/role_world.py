@@ -320,6 +320,7 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "GET /v1/whoami": (Call(),),
     "GET /v1/targets": (Call(),),
     "POST /v1/targets/{name}/close-breaker": (Call(prepare=broken),),
+    "POST /v1/targets/{name}/open-breaker": (Call(prepare=broken),),
 }
 
 

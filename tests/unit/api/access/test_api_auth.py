@@ -57,6 +57,7 @@ ROUTES = [
     ("DELETE", "/v1/pauses/target/x", Role.ADMIN),
     ("GET", "/v1/targets", Role.READ),
     ("POST", "/v1/targets/x/close-breaker", Role.ADMIN),
+    ("POST", "/v1/targets/x/open-breaker", Role.ADMIN),
     ("GET", "/v1/schedules", Role.READ),
     ("GET", "/v1/schedules/x", Role.READ),
     ("GET", "/v1/schedules/x/next", Role.READ),

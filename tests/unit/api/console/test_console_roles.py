@@ -17,6 +17,7 @@ from api.console.page import CSRF_FIELD, ROOT, ConsoleOptions, Screen, cookie_na
 from api.console.pages.rules import policies
 from api.console.session import Session
 from sidecar.model.record import Outcome
+from sidecar.model.stats import TargetFlow
 from tests.unit.api.access.role_world import (
     CONTROL,
     OFFSET,
@@ -61,6 +62,12 @@ class Action:
 def second_version(api: World) -> Given:
     api.add({**REMINDERS, "delay": {"default": "1m"}})
     return {"name": "reminders"}
+
+
+def well(api: World) -> Given:
+    """A target whose breaker is closed."""
+    api.change_stats(targets={"push": TargetFlow(0, 0.0, "closed")})
+    return {}
 
 
 def group(api: World) -> Given:
@@ -128,6 +135,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "/send/try": Action("/send/many", fields={"text": MANY}, status=200),
     "/targets/close-breaker": Action("/targets", Role.ADMIN, {"name": "push"}, prepare=broken),
+    "/targets/open-breaker": Action("/targets", Role.ADMIN, {"name": "push"}, prepare=well),
     "/targets/pause": Action("/targets", Role.ADMIN, {"kind": "schedule", "name": "tick", "reason": "a release"}),
     "/targets/resume": Action("/targets", Role.ADMIN, {"kind": "target", "name": "push"}),
 }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.lookup.query import row_of
-from sidecar.model.condition import Closings, Pausable, Pause, PauseKind
+from sidecar.model.condition import Pausable, Pause, PauseKind, Switch, Switches
 from sidecar.model.record import TopicPartition
 from sidecar.model.stats import TargetFlow
 from sidecar.operations.pauses import store
@@ -132,29 +132,34 @@ BROKEN = {
 }
 
 
-def test_a_breaker_is_closed_for_all_replicas_and_that_is_recorded(api: World) -> None:
+@pytest.mark.parametrize("act", ["open", "close"])
+def test_a_breaker_is_switched_for_all_replicas_and_that_is_recorded(api: World, act: str) -> None:
     api.add(BROKEN)
     api.sources.topics = {"orders-retry"}
-    told = list[Closings]()
-    api.pauses.another().on_closing(told.append)
-    answer = api.call("POST", "/v1/targets/orders/close-breaker")
+    told = list[Switches]()
+    api.pauses.another().on_switch(told.append)
+    answer = api.call("POST", f"/v1/targets/orders/{act}-breaker")
     assert (answer.status_code, answer.json()["name"], answer.json()["by"]) == (200, "orders", "anonymous")
-    assert answer.json()["at"] == told[-1]["orders"] == NOW_MS
-    assert (api.audited[-1]["action"], api.audited[-1]["subject"]) == ("close_breaker", {"name": "orders"})
+    assert answer.json()["at"] == NOW_MS
+    assert told[-1] == {"orders": Switch(act == "open", NOW_MS)}
+    assert (api.audited[-1]["action"], api.audited[-1]["subject"]) == (f"{act}_breaker", {"name": "orders"})
 
 
-def test_one_that_a_former_policy_gave_and_this_replica_still_has_is_closed_too(api: World) -> None:
+@pytest.mark.parametrize("act", ["open", "close"])
+def test_one_that_a_former_policy_gave_and_this_replica_still_has_is_switched_too(api: World, act: str) -> None:
     api.change_stats(targets={"push": TargetFlow(1, 0.0, "open")})
-    assert api.call("POST", "/v1/targets/push/close-breaker").status_code == 200
+    assert api.call("POST", f"/v1/targets/push/{act}-breaker").status_code == 200
 
 
-def test_where_there_is_no_breaker_none_is_closed(api: World) -> None:
-    answer = api.call("POST", "/v1/targets/push/close-breaker")
+@pytest.mark.parametrize("act", ["open", "close"])
+def test_where_there_is_no_breaker_none_is_switched_and_what_helps_is_said(api: World, act: str) -> None:
+    answer = api.call("POST", f"/v1/targets/push/{act}-breaker")
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/breaker-not-found")
+    assert answer.json()["detail"].endswith("To hold up what goes to it, pause it.")
     assert api.pauses.records == []
     api.change_stats(targets={"push": TargetFlow(1, 0.0, "open")})
     api.pauses.is_away = True
-    answer = api.call("POST", "/v1/targets/push/close-breaker")
+    answer = api.call("POST", f"/v1/targets/push/{act}-breaker")
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/pauses-unavailable")
 
 

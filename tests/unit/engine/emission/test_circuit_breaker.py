@@ -9,6 +9,7 @@ import pytest
 from policies.model import Policy, Versioned
 from policies.table import BreakerRule, PolicyTable, is_limiting, limits_of
 from sidecar.engine.emission.circuit_breaker import ALL, LONGER_MAX, CircuitBreaker, State
+from sidecar.model.condition import Switch
 from sidecar.model.record import Outcome
 from tests.unit.engine_bench import SOURCE, Bench
 
@@ -102,6 +103,45 @@ def test_one_that_is_not_open_stays_as_it_is() -> None:
     half_open.emitted(4, 6)
     half_open.try_now(7)
     assert half_open.allowed(8) == 1, "its probes don't begin again"
+
+
+def test_one_that_is_opened_by_hand_waits_as_if_too_many_had_failed_and_is_judged_as_ever() -> None:
+    for comes_back in (True, False):
+        breaker = CircuitBreaker(RULE)
+        breaker.emitted(19, 500)
+        breaker.open_now(1_000)
+        assert (state(breaker), breaker.allowed(30_999), breaker.allowed(31_000)) == (State.OPEN, 0, 5)
+        breaker.emitted(5, 31_000)
+        for _ in range(3 * comes_back):
+            breaker.failed(32_000)
+        breaker.pass_time(61_000)
+        assert state(breaker) is (State.OPEN if comes_back else State.CLOSED)
+
+
+def test_one_that_is_open_begins_its_time_anew_and_no_longer_one() -> None:
+    breaker = broken()
+    for at_ms in (10_000, 20_000):
+        breaker.open_now(at_ms)
+    assert (breaker.allowed(49_999), breaker.allowed(50_000)) == (0, 5)
+
+
+@pytest.mark.parametrize("opened_at_ms", [30_500, 60_500], ids=["half open", "ramping up"])
+def test_one_that_is_tried_is_opened_for_longer(opened_at_ms: int) -> None:
+    breaker = broken()
+    breaker.allowed(30_000)
+    breaker.emitted(5, 30_000)
+    breaker.pass_time(60_000)
+    if opened_at_ms < 60_000:
+        breaker = broken()
+        breaker.allowed(30_000)
+        breaker.emitted(5, 30_000)
+        breaker.failed(30_200)
+    breaker.open_now(opened_at_ms)
+    assert (breaker.allowed(opened_at_ms + 59_999), breaker.allowed(opened_at_ms + 60_000)) == (0, 5)
+    breaker.emitted(5, opened_at_ms + 60_000)
+    breaker.failed(opened_at_ms + 60_500)
+    breaker.failed(opened_at_ms + 60_600)
+    assert state(breaker) is State.HALF_OPEN, "what failed of the probes before doesn't count"
 
 
 def test_few_probes_are_judged_by_their_own_number() -> None:
@@ -303,15 +343,95 @@ def test_a_breaker_that_somebody_closes_lets_retries_go_at_once_and_each_closing
     bench, consumer = retrying(trouble)
     engine, seen = bench.replica.engine, bench.values
     consumer.run(3_000)
-    engine.closings = {"mail": 1, "unheard-of": 2}  # by a clock that is far behind
+    engine.switches = {"mail": Switch(False, 1), "unheard-of": Switch(False, 2)}  # by a clock that is far behind
     before = len(seen("mail"))
     consumer.run(200)
     assert len(seen("mail")) - before == 2, "the probes of a breaker that had been open for seconds yet"
     consumer.run(500)
-    engine.closings = {"mail": 1, "unheard-of": 3}
+    engine.switches = {"mail": Switch(False, 1), "unheard-of": Switch(False, 3)}
     consumer.run(3_000)
     assert len(seen("mail")) - before == 2, "somebody else's"
     consumer.is_sick = False
-    engine.closings = {"mail": 4}
+    engine.switches = {"mail": Switch(False, 4)}
     consumer.run(12_000)
     assert sorted(consumer.handled, key=str) == sorted((b"%d" % number for number in range(20)), key=str)
+
+
+def opened(bench: Bench, at_ms: int) -> None:
+    bench.replica.engine.switches = {"mail": Switch(True, at_ms)}
+
+
+def shown(bench: Bench) -> tuple[str, int]:
+    flow = bench.replica.publisher.publish(bench.clock.now_ms).targets["mail"]
+    return flow.breaker, flow.waiting
+
+
+@GUARANTEES
+def test_a_breaker_that_somebody_opens_holds_retries_up_and_closes_by_itself_and_nothing_is_lost(
+    trouble: Callable[[], str] | None,
+) -> None:
+    bench, consumer = retrying(trouble)
+    consumer.is_sick = False
+    consumer.run(2_000)
+    before = len(bench.values("mail"))
+    opened(bench, 1)  # by a clock that is far behind
+    bench.run(100)
+    expected = [b"%d" % number for number in range(20, 50)]
+    for value in expected:
+        bench.send(value)
+        bench.run(20)
+    consumer.run(4_000)
+    assert (shown(bench), bench.values("mail")[before:]) == (("open", 30), [])
+    consumer.run(1_000)
+    assert (shown(bench), bench.values("mail")[before:]) == (("half_open", 28), expected[:2])
+    consumer.run(15_000)
+    assert (shown(bench), bench.values("mail")[before:]) == (("closed", 0), expected), "in order of due, each once"
+    assert bench.replica.publisher.survey() == 0
+    assert (bench.replica.emitter.backlog, bench.replica.emitter.load.records) == (0, 0)
+
+
+@GUARANTEES
+def test_a_breaker_that_is_opened_before_anything_went_to_its_target_holds_up_the_first_retry(
+    trouble: Callable[[], str] | None,
+) -> None:
+    bench = Bench(trouble=trouble)
+    bench.tables[9] = bench.replica.engine.table = rules()
+    bench.run(100)
+    opened(bench, 1)
+    bench.run(100)
+    bench.send(b"retry")
+    bench.run(3_000)
+    assert (shown(bench), bench.values("mail")) == (("open", 1), [])
+    bench.run(2_500)
+    assert bench.values("mail") == [b"retry"]
+
+
+def test_each_opening_counts_once_and_the_last_switch_is_what_is_done() -> None:
+    bench, consumer = retrying(None)
+    consumer.is_sick = False
+    consumer.run(2_000)
+    opened(bench, 1)
+    consumer.run(6_000)
+    assert shown(bench) == ("half_open", 0)
+    opened(bench, 1)
+    bench.replica.engine.switches = {**bench.replica.engine.switches, "unheard-of": Switch(True, 2)}
+    consumer.run(500)
+    assert shown(bench) == ("half_open", 0), "that opening was done"
+    opened(bench, 2)
+    consumer.run(500)
+    assert shown(bench) == ("open", 0)
+    bench.replica.engine.switches = {"mail": Switch(False, 3)}
+    consumer.run(500)
+    assert shown(bench) == ("half_open", 0)
+
+
+def test_what_was_switched_before_a_process_began_does_nothing() -> None:
+    bench, _ = retrying(None)
+    bench.replica.crash()
+    bench.replica = bench.new_replica()
+    opened(bench, 1)
+    bench.run(2_000)
+    assert shown(bench) == ("closed", 0)
+    opened(bench, 2)
+    bench.run(100)
+    assert shown(bench) == ("open", 0)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sidecar.model.condition import Closings, Pausable, Pause, PauseKind, Pauses
+from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses, Switch, Switches
 from sidecar.operations.pauses import store
 from sidecar.operations.pauses.store import PausesUnavailable
 from tests.unit.pause_world import MemoryPauses
@@ -81,45 +81,51 @@ def test_each_says_how_long_it_has_lasted() -> None:
     assert world.store.ages_s() == {MAIL: 0.06}
 
 
-def test_every_replica_hears_of_a_breaker_that_was_closed() -> None:
+def test_every_replica_hears_of_a_breaker_that_was_switched() -> None:
     world = MemoryPauses()
-    other, told = world.another(), list[Closings]()
-    other.on_closing(told.append)
-    world.store.close_breaker("mail", "me", 5)
-    world.store.close_breaker("mail", "me", 7)
-    assert [dict(one) for one in told] == [{}, {"mail": 5}, {"mail": 7}]
-    assert world.records[0] == (b"breaker/mail", b'{"schema": 1, "by": "me", "at": 5}')
+    other, told = world.another(), list[Switches]()
+    other.on_switch(told.append)
+    switches = [Switch(True, 5), Switch(False, 7)]
+    for switch in switches:
+        world.store.switch_breaker("mail", switch, "me")
+    assert [dict(one) for one in told] == [{}, *({"mail": switch} for switch in switches)]
+    assert world.records == [
+        (b"breaker/mail", b'{"schema": 1, "by": "me", "at": 5, "to": "open"}'),
+        (b"breaker/mail", b'{"schema": 1, "by": "me", "at": 7, "to": "closed"}'),
+    ]
     assert not world.another().all(), "none of it is a pause"
 
 
-def test_breakers_that_were_closed_long_ago_or_before_many_others_are_forgotten(
+def test_breakers_that_were_switched_long_ago_or_before_many_others_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, told = MemoryPauses(), list[Closings]()
-    world.store.on_closing(told.append)
-    world.store.close_breaker("a", "me", 0)
-    world.store.close_breaker("b", "me", store.CLOSING_KEPT_MS)
+    world, told = MemoryPauses(), list[Switches]()
+    world.store.on_switch(told.append)
+    world.store.switch_breaker("a", Switch(True, 0), "me")
+    world.store.switch_breaker("b", Switch(False, store.SWITCH_KEPT_MS), "me")
     assert told[-1].keys() == {"a", "b"}
-    world.store.close_breaker("c", "me", store.CLOSING_KEPT_MS + 1)
+    world.store.switch_breaker("c", Switch(True, store.SWITCH_KEPT_MS + 1), "me")
     assert told[-1].keys() == {"b", "c"}
-    monkeypatch.setattr(store, "CLOSINGS_MAX", 2)
-    world.store.close_breaker("d", "me", store.CLOSING_KEPT_MS + 2)
+    monkeypatch.setattr(store, "SWITCHES_MAX", 2)
+    world.store.switch_breaker("d", Switch(True, store.SWITCH_KEPT_MS + 2), "me")
     assert told[-1].keys() == {"c", "d"}
 
 
-@pytest.mark.parametrize("value", ["[]", "\x00", '{"schema": 2, "at": "noon"}'])
-def test_a_closing_of_another_version_is_one_all_the_same(value: str) -> None:
-    world, told = MemoryPauses(), list[Closings]()
-    world.store.on_closing(told.append)
+@pytest.mark.parametrize(
+    "value", ["[]", "\x00", '{"schema": 2, "at": "noon", "to": "open"}', '{"at": 5, "to": "ajar"}']
+)
+def test_a_switch_that_can_not_be_read_closes(value: str) -> None:
+    world, told = MemoryPauses(), list[Switches]()
+    world.store.on_switch(told.append)
     world.write(b"breaker/mail", value.encode())
-    assert told[-1] == {"mail": 0}, "when it was written"
+    assert told[-1] == {"mail": Switch(False, 0)}, "when it was written"
 
 
 def test_without_kafka_a_write_says_so() -> None:
     world = MemoryPauses(is_away=True)
     for write in (
         lambda: world.store.put(MAIL, PAUSE), lambda: world.store.remove(MAIL), world.store.catch_up,
-        lambda: world.store.close_breaker("mail", "me", 5),
+        lambda: world.store.switch_breaker("mail", Switch(True, 5), "me"),
     ):  # fmt: skip
         with pytest.raises(PausesUnavailable):
             write()
