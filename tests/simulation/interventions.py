@@ -14,6 +14,7 @@ from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.ledger.block import decode, encode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic, LedgerUnavailable
+from sidecar.model.log_cuts import NO_CUTS
 from sidecar.model.record import Position, TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_executor import StepExecutor
@@ -53,17 +54,33 @@ def lose_commits(world: World) -> None:
     share = world.rng.choice((0.5, 1.0))
     with all_down(world, world.rng.choice((SOON_MS, LONG_MS))):
         committed = world.group.committed
-        unknown = [lane for lane in world.group.lanes if _is_unknown_to_ledger(world, lane)]
+        unknown = [lane for lane in world.group.lanes if _needs_its_commit(world, lane)]
         kept = {lane for lane in unknown if lane in committed} or set(list(committed)[: len(unknown)])
         for lane in list(committed):
             if world.rng.random() < share and lane not in kept:
                 del committed[lane]
 
 
-def _is_unknown_to_ledger(world: World, lane: TopicPartition) -> bool:
-    """The ledger has lost its beginning, and has no block of this partition."""
-    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
-    return log.start > 0 and all(record.key() != lane_key(*lane) for record in log.records)
+def _needs_its_commit(world: World, lane: TopicPartition) -> bool:
+    """The commit alone knows of this partition, where its numbers begin (else nobody could tell an older copy of Redis
+    that has a former topic's records), or how far a log was read that was cut back since.
+    """
+    log, state = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)], _state(world, lane)
+    if _has_unseen_cut(world, lane) and _known_by_ledger(world, lane)[0] < world.oracle.cuts[lane].pairs[-1][0]:
+        return True
+    has_former = state is not None and state.first_change > 0
+    return log.start > 0 and (has_former or all(record.key() != lane_key(*lane) for record in log.records))
+
+
+def _has_unseen_cut(world: World, lane: TopicPartition) -> bool:
+    """The log was cut back since anybody committed."""
+    cuts, state = world.oracle.cuts.get(lane, NO_CUTS), _state(world, lane)
+    return bool(cuts) and (state is None or state.cuts != cuts)
+
+
+def _back_to(world: World, lane: TopicPartition, offset: int) -> int:
+    """Where an operator sets an offset who passes nothing over that nobody has read."""
+    return min(offset, world.oracle.cuts[lane].pairs[-1][1]) if _has_unseen_cut(world, lane) else offset
 
 
 def set_commits_back(world: World) -> None:
@@ -72,8 +89,8 @@ def set_commits_back(world: World) -> None:
     to_beginning = rng.random() < 0.5
     with all_down(world, rng.choice((SOON_MS, LONG_MS))):
         for lane, (offset, _) in list(committed.items()):
-            if not _is_unknown_to_ledger(world, lane):
-                back_to = 0 if to_beginning else rng.randint(0, offset)
+            if not _needs_its_commit(world, lane):
+                back_to = 0 if to_beginning else _back_to(world, lane, rng.randint(0, offset))
                 committed[lane] = (0 if _is_of_former(world, lane) else back_to, "")
 
 
@@ -170,18 +187,22 @@ def cut_source_back(world: World) -> None:
 
 def _known_of(world: World, lane: TopicPartition) -> tuple[int, Position]:
     """Behind the last offset that ledger and commit know of, and W as they have it."""
-    topic_id, state = world.broker.topic_id(lane.topic), _state(world, lane)
+    known, state = _known_by_ledger(world, lane), _state(world, lane)
+    if state is None or state.topic_id != world.broker.topic_id(lane.topic):
+        return known
+    low = state.low
+    if state.read:  # what followed the last one was passed as it had no record, and may have one now
+        low = min(low, max(state.read[-1].offset + 1, state.cuts.pairs[-1][1] if state.cuts else 0))
+    return max(known[0], state.cuts.lane_offset(low)), max(known[1], state.watermark)
+
+
+def _known_by_ledger(world: World, lane: TopicPartition) -> tuple[int, Position]:
+    """`_known_of` without a commit."""
     log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
     blocks = [decode(record.value()) for record in log.records if record.key() == lane_key(*lane)]
-    known = [
-        (max((start for start, _ in block.runs), default=0), block.watermark)
-        for block in blocks
-        if block.topic_id == topic_id
-    ]
-    if state is not None and state.topic_id == topic_id:
-        known.append((state.cuts.lane_offset(state.low), state.watermark))
-    read, watermarks = zip(*known, strict=True) if known else ((0,), (NOWHERE,))
-    return max(read), max(watermarks)
+    own = [block for block in blocks if block.topic_id == world.broker.topic_id(lane.topic)]
+    read_to = max((start for block in own for start, _ in block.runs), default=0)
+    return read_to, max((block.watermark for block in own), default=NOWHERE)
 
 
 def make_all_anew(world: World) -> None:
@@ -277,8 +298,8 @@ def set_commits_and_redis_back(world: World) -> None:
     with all_down(world, rng.choice((SOON_MS, LONG_MS))):
         world.overflow.restore(world.copy)
         for lane, (offset, _) in list(committed.items()):
-            if not _is_unknown_to_ledger(world, lane) and not _is_of_former(world, lane):
-                committed[lane] = (max(offset - rng.choice((0, 0, 0, 1)), 0), "")
+            if not _needs_its_commit(world, lane) and not _is_of_former(world, lane):
+                committed[lane] = (max(_back_to(world, lane, offset) - rng.choice((0, 0, 0, 1)), 0), "")
         world.seen["Redis and offsets set back"] += 1
 
 
