@@ -2,15 +2,20 @@
 
 A browser is sent to the provider with a challenge, comes back with a code, and the code is redeemed for tokens with the
 verifier that only this browser's cookie has. No client secret: whoever has a code without the verifier has nothing.
+Challenge and nonce are hashes of the verifier. The ID token must have the nonce: so a code that somebody else has put
+into this browser gives nothing either, where a provider passes over challenges.
 """
 
 import asyncio
+import base64
+import hashlib
 import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+import jwt
 
 from api.access.jwks import DISCOVERY, FETCH_S, DocumentError, document_of, is_safe
 from sidecar.settings.api import OidcSettings, is_loopback
@@ -27,7 +32,7 @@ class SignOn:
         self._settings = settings
         self._trust = ssl.create_default_context(cafile=settings.ca_file or None)
 
-    async def address(self, state: str, challenge: str, redirect_uri: str) -> str:
+    async def address(self, state: str, verifier: str, redirect_uri: str) -> str:
         """Where to send the browser. Raises SignOnFailed."""
         settings = self._settings
         asked = {
@@ -36,7 +41,8 @@ class SignOn:
             "redirect_uri": redirect_uri,
             "scope": " ".join(settings.scopes),
             "state": state,
-            "code_challenge": challenge,
+            "nonce": _nonce(verifier),
+            "code_challenge": _hashed(verifier),
             "code_challenge_method": "S256",
         }
         address = await self._endpoint("authorization_endpoint")
@@ -53,6 +59,8 @@ class SignOn:
         }
         answer = await self._ask(await self._endpoint("token_endpoint"), asked)
         tokens = [answer.get("access_token"), answer.get("id_token")]
+        if tokens[-1] is not None and _nonce_in(tokens[-1]) != _nonce(verifier):
+            raise SignOnFailed("its ID token is of another log-in")
         if self._settings.access_tokens_only:
             tokens.pop()
         return [token for token in tokens if isinstance(token, str) and token]
@@ -78,3 +86,20 @@ class SignOn:
             raise SignOnFailed(str(error)) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # a timeout is an OSError
             raise SignOnFailed(f"the provider can't be asked ({type(error).__name__})") from None
+
+
+def _hashed(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+def _nonce(verifier: str) -> str:
+    return _hashed(f"nonce {verifier}")
+
+
+def _nonce_in(id_token: object) -> object:
+    """The nonce of an ID token; None: it has none. Who has signed it is asked where it is to count for a caller."""
+    try:
+        claims = jwt.decode(id_token, options={"verify_signature": False})  # type: ignore[arg-type]
+    except (jwt.PyJWTError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return claims.get("nonce")

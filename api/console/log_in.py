@@ -1,7 +1,5 @@
 """Logging in with a token or at a provider (code flow with PKCE), and out; and whose form it is that comes."""
 
-import base64
-import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
@@ -45,9 +43,8 @@ async def to_provider(page: Page) -> Response:
     """Send the browser to the provider; a cookie keeps what only this browser may bring back."""
     provider = _provider(page)
     state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(VERIFIER_BYTES)
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     try:
-        address = await provider.address(state, challenge, _way_back(page))
+        address = await provider.address(state, verifier, _way_back(page))
     except OSError as error:
         return _ask(page, 502, _next(page), f"Nobody can log in there now: {error}.")
     answer = RedirectResponse(address, 303)

@@ -58,8 +58,8 @@ DONE: Final[Mapping[str, str]] = {
 class SignOn(Protocol):
     """A provider at which people log in (`api.access.sign_on.SignOn`). Both raise `OSError` with words for people."""
 
-    async def address(self, state: str, challenge: str, redirect_uri: str) -> str:
-        """Where to send the browser."""
+    async def address(self, state: str, verifier: str, redirect_uri: str) -> str:
+        """Where to send the browser, with hashes of the verifier."""
 
     async def redeem(self, code: str, verifier: str, redirect_uri: str) -> Sequence[str]:
         """Tokens for the code that it brought back, of which one may count."""

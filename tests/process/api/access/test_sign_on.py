@@ -10,9 +10,12 @@ from starlette.responses import JSONResponse, Response
 
 from api.access.sign_on import SignOn, SignOnFailed
 from sidecar.settings.api import OidcSettings
-from tests.unit.api.access.oidc_world import JwksServer, jwks_server
+from tests.unit.api.access.oidc_world import JwksServer, jwks_server, signed
 
 BACK = "http://127.0.0.1:8230/ui/log-in/returned"
+CHALLENGE = "1feKYP2squaeWAiJic4eC-LS4zxucSgWGrt51hG2aRA"
+NONCE = "5POl09oDvJJj4BBp2XNgu-LKBi23U_EyUbONgVqHTbs"
+ID_TOKEN = signed({"nonce": NONCE})
 
 
 class Provider:
@@ -24,7 +27,7 @@ class Provider:
             "authorization_endpoint": f"{keys.url}/authorize",
             "token_endpoint": f"{keys.url}/token",
         }
-        self.answer: dict[str, object] = {"access_token": "a.b.c", "id_token": "d.e.f"}
+        self.answer: dict[str, object] = {"access_token": "a.b.c", "id_token": ID_TOKEN}
         self.forms: list[dict[str, list[str]]] = []
         keys.answer = self._answer
 
@@ -47,19 +50,19 @@ def sign_on(provider: Provider, **settings: object) -> SignOn:
 
 
 def test_the_browser_is_sent_with_a_challenge(provider: Provider) -> None:
-    address = asyncio.run(sign_on(provider).address("the state", "the challenge", BACK))
+    address = asyncio.run(sign_on(provider).address("the state", "the verifier", BACK))
     asked = parse_qs(urlsplit(address).query)
     assert address.startswith(f"{provider.keys.url}/authorize?")
     assert asked == {
         "response_type": ["code"], "client_id": ["tickover-console"], "redirect_uri": [BACK],
-        "scope": ["openid profile"], "state": ["the state"], "code_challenge": ["the challenge"],
+        "scope": ["openid profile"], "state": ["the state"], "nonce": [NONCE], "code_challenge": [CHALLENGE],
         "code_challenge_method": ["S256"],
     }  # fmt: skip
 
 
 def test_a_code_is_redeemed_with_the_verifier(provider: Provider) -> None:
     tokens = asyncio.run(sign_on(provider).redeem("the code", "the verifier", BACK))
-    assert tokens == ["a.b.c", "d.e.f"]
+    assert tokens == ["a.b.c", ID_TOKEN]
     assert provider.forms == [
         {
             "grant_type": ["authorization_code"], "code": ["the code"], "redirect_uri": [BACK],
@@ -71,6 +74,14 @@ def test_a_code_is_redeemed_with_the_verifier(provider: Provider) -> None:
 def test_an_id_token_is_none_where_only_access_tokens_count(provider: Provider) -> None:
     only = sign_on(provider, access_tokens_only=True)
     assert asyncio.run(only.redeem("the code", "the verifier", BACK)) == ["a.b.c"]
+
+
+@pytest.mark.parametrize("id_token", [signed({"nonce": "another"}), signed({}), "d.e.f", "", 7, ["a"]])
+@pytest.mark.parametrize("only", [False, True])
+def test_tokens_of_another_log_in_are_refused(provider: Provider, id_token: object, only: bool) -> None:
+    provider.answer["id_token"] = id_token
+    with pytest.raises(SignOnFailed, match="its ID token is of another log-in"):
+        asyncio.run(sign_on(provider, access_tokens_only=only).redeem("the code", "the verifier", BACK))
 
 
 @pytest.mark.parametrize("token", [None, 7, "", ["a"]])

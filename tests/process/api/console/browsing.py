@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from api.console.page import ConsoleOptions
 from tests.source import ROOT
@@ -41,6 +41,7 @@ def chromium() -> str:
 @contextmanager
 def launched() -> Iterator[Browser]:
     """A browser. While it is there, nothing else may run a loop in this thread."""
+    expect.set_options(timeout=LONGEST_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield browser
@@ -79,10 +80,13 @@ def client_of(url: str, **options: Any) -> httpx.Client:
 
 @dataclass
 class Console:
-    """A console in a browser. `problems` are errors of scripts and of the policy of contents, and foreign requests."""
+    """A console in a browser. `problems` are errors of scripts and of the policy of contents, and foreign requests: to
+    neither the console nor `others`.
+    """
 
     url: str
     browser: Browser
+    others: tuple[str, ...] = ()
     problems: list[str] = field(default_factory=list)
     received: dict[str, int] = field(default_factory=dict)
     contexts: list[BrowserContext] = field(default_factory=list)
@@ -118,7 +122,7 @@ class Console:
             self.problems.append(text)
 
     def _asked(self, request: Request) -> None:
-        if not request.url.startswith((f"{self.url}/ui", "data:", "about:")):
+        if not request.url.startswith((f"{self.url}/ui", "data:", "about:", *self.others)):
             self.problems.append(f"asks for {request.url}")
 
     def _finished(self, request: Request) -> None:
