@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from api.access.gate import open_gate
 from api.access.sign_on import SignOn
-from api.console.log_in import BEGUN_COOKIE
+from api.console.log_in import BEGUN
 from api.console.page import cookie_name
 from sidecar.settings.api import ApiSettings, OidcSettings
 from tests.process.api.access.login_provider import CLIENT_ID, PERSON, LoginProvider, login_provider
@@ -16,7 +16,7 @@ from tests.unit.api.access.oidc_world import AUDIENCE
 from tests.unit.api_world import World
 from tests.unit.letter_world import dead
 
-COOKIE = cookie_name(OPTIONS.group)
+COOKIE, BEGUN_HERE = cookie_name(OPTIONS.group), cookie_name(OPTIONS.group, BEGUN)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_somebody_logs_in_there_sees_what_the_role_may_and_logs_out(
 ) -> None:
     provider.is_opaque = is_opaque  # then the ID token is what counts
     page = at_provider(console, provider, "/dead-letters?topic=orders-dlq&zone=UTC")
-    assert cookies(page)[BEGUN_COOKIE]["httpOnly"]
+    assert cookies(page)[BEGUN_HERE]["httpOnly"]
     page.click("text=Continue")
     expect(page.locator("h1")).to_have_text("Dead letters")
     assert page.url == f"{console.url}/ui/dead-letters?topic=orders-dlq&zone=UTC"
@@ -65,7 +65,7 @@ def test_somebody_logs_in_there_sees_what_the_role_may_and_logs_out(
     expect(page.locator("tbody tr")).to_have_count(1)
     assert page.locator("text=Redrive selected").count() == 0, "that needs the role write"
     kept = cookies(page)
-    assert BEGUN_COOKIE not in kept
+    assert BEGUN_HERE not in kept
     assert (kept[COOKIE]["httpOnly"], kept[COOKIE]["sameSite"]) == (True, "Strict")
     page.goto(f"{console.url}/ui/policies")
     expect(page.locator("h1")).to_have_text("Policies")
@@ -95,7 +95,7 @@ def test_what_is_not_of_this_log_in_lets_nobody_in(
     expect(page.locator("h1")).to_have_text("Log in")
     assert says in page.inner_text("main")
     assert provider.refusals == (["another verifier"] if fault == "code" else [])
-    assert not {COOKIE, BEGUN_COOKIE} & cookies(page).keys()
+    assert not {COOKIE, BEGUN_HERE} & cookies(page).keys()
     page.goto(f"{console.url}/ui/policies")
     expect(page.locator("h1")).to_have_text("Log in")
     provider.fault = ""
