@@ -5,10 +5,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import Page, Refused, action, screen
+from api.console.page import Page, Refused, action, screen, whole
 from api.console.rest import Refusal, path_of
+from policies.duration import parse_time
 
 LIMIT: Final = 50
+EXAMPLE: Final = "orders-dlq"  # a topic, in a command
 CANARY: Final = 10
 STEPS: Final = ("Select", "Plan", "Canary", "Run", "Result")
 STEP_OF: Final = {
@@ -22,9 +24,9 @@ FIELDS: Final = {
     "error": "Error, a part of it", "error_class": "Error class", "reason": "Reason", "policy": "Policy",
     "fingerprint": "Fingerprint", "id": "Id", "key_prefix": "Key begins with", "header": "Header, name=value",
 }  # fmt: skip
-FILTERS: Final = (*FIELDS, "since", "until")
-EXAMPLE: Final = "orders-dlq"  # in a command, where no topic is named yet
-NUMBERS: Final = ("since", "until", "rate", "stop_share")
+TIMES: Final = ("since", "until")
+FILTERS: Final = (*FIELDS, *TIMES)
+NUMBERS: Final = ("rate", "stop_share")
 TEXTS: Final = ("target", "ramp", "watch")
 MARKS: Final = ("again", "confirm_all")
 FORM: Final = ("topic", "action", "rate", "stop_share", *FILTERS, *TEXTS, *MARKS)
@@ -43,14 +45,14 @@ async def new(page: Page) -> Response:
 
 def _form(page: Page, given: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
     asked = {name: given.get(name, "") for name in FORM}
-    topic, limits = asked["topic"] or EXAMPLE, {name: asked[name] for name in (*TEXTS, "rate", "stop_share")}
-    chosen = {name: asked[name] for name in FILTERS if asked[name]}
-    options = {"topic": topic, **chosen, "discard": asked["action"] == "discard", **limits}
-    filter = {name: int(text) if name in NUMBERS and text.isdecimal() else text for name, text in chosen.items()}
+    topic, discards = asked["topic"] or EXAMPLE, asked["action"] == "discard"
+    filter = {name: whole(text) if name in TIMES else text for name in FILTERS if (text := asked[name].strip())}
+    limits = {name: asked[name] for name in (*TEXTS, "rate", "stop_share")}
+    options = {"topic": topic, **filter, **limits, "discard": discards, "again": bool(asked["again"])}
     return page.show(
         "redrive_new.html", status, asked=asked, fields=FIELDS, steps=STEPS, problem=problem,
-        command=page.tickover("redrive plan", options),
-        call=page.curl("POST", "/v1/redrives", {}, {"topic": topic, "filter": filter}),
+        command=page.tickover("redrive plan", {**options, "all": not filter}),
+        call=page.curl("POST", "/v1/redrives", None, {"topic": topic, "filter": filter}),
     )  # fmt: skip
 
 
@@ -67,10 +69,10 @@ def _wanted(page: Page) -> dict[str, Any]:
     """The body of the call. Raises `Refused`."""
     form = {name: value.strip() for name, value in page.form.items() if value.strip()}
     body: dict[str, Any] = {name: form[name] for name in ("topic", "action", *TEXTS) if name in form}
-    numbers: dict[str, int | float] = {name: _number(form[name], name) for name in NUMBERS if name in form}
-    chosen: dict[str, Any] = {**form, **numbers}
-    body["filter"] = {name: chosen[name] for name in FILTERS if name in form}
-    body |= {name: numbers[name] for name in ("rate", "stop_share") if name in numbers}
+    body["filter"] = {
+        name: _time(form[name], name) if name in TIMES else form[name] for name in FILTERS if name in form
+    }
+    body |= {name: _number(form[name], name) for name in NUMBERS if name in form}
     return body | {name: True for name in MARKS if name in form}
 
 
@@ -150,6 +152,13 @@ def _command(page: Page, told: Mapping[str, Any]) -> str:
         options["all"] = True
     options |= {"rate": str(limits["rate"]), "ramp": f"{limits['ramp_ms']}ms", "watch": f"{limits['watch_ms']}ms"}
     return page.tickover("redrive plan", {**options, "stop_share": str(limits["stop_share"])})
+
+
+def _time(text: str, name: str) -> int:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise Refused(f"{name.capitalize()}: {error}.") from None
 
 
 def _number(text: str, name: str) -> int | float:

@@ -2,15 +2,19 @@
 
 import html
 import re
+import shlex
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote, unquote
 
 import httpx
 import pytest
 from starlette.routing import Match, Mount, Route
+from typer.main import get_command
 
 from api.console.page import ROOT, ConsoleOptions
 from api.console.rest import address_of, as_sent, path_of
+from sidecar.cli.app import app
 from sidecar.lookup.query import row_of
 from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import TopicPartition
@@ -43,6 +47,22 @@ SCREENS = (
     "/", "/replicas", "/messages", "/send", "/failures", "/dead-letters", "/redrives", "/redrives/new", "/quarantine",
     "/policies", "/schedules", "/targets", "/changes", "/changes/new", "/forecast", "/audit", "/settings",
 )  # fmt: skip
+
+COMMAND = re.compile(r'(?:data-copy="|<code[^>]*>)(tickover [^"<]*)')
+TIMES = "since=2026-01-01T00:00:00Z&until=2027-01-01T00:00:00Z"
+DUE = "due_from=2026-01-01T00:00:00Z&due_to=2027-01-01T00:00:00Z"
+LETTERS = "error=e&error_class=c&reason=attempts_exhausted&policy=p&id=i&key_prefix=k&header=a%3Db"
+FILTERED = (
+    f"/messages?source=reminders&partition=3&policy=p&target=push&id=a&key_prefix=k&header=a%3Db&error_class=X&{DUE}",
+    f"/audit?caller=a&action=b&outcome=refused&{TIMES}",
+    "/forecast?source=reminders&minutes=30",
+    f"/dead-letters?topic=orders-dlq&{LETTERS}&since=1767225600000&until=1798761600000&open=true",
+    f"/quarantine?{LETTERS}&open=true",
+    f"/failures?topic=orders-dlq&{LETTERS}",
+    f"/changes/new?action=reschedule&source=reminders&partition=3&header=a%3Db&{DUE}",
+    f"/redrives/new?topic=orders-dlq&fingerprint=0&reason=r&{TIMES}&rate=5&stop_share=0.1&target=t&ramp=3s&watch=3s",
+    "/settings?all=true",
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +130,36 @@ def test_every_link_leads_to_a_page(found: dict[str, httpx.Response]) -> None:
     for name in NAMES:
         page = found[f"{ROOT}/messages/{quote(name, safe='')}?source=reminders&partition=3"]
         assert f"<h1>{html.escape(name).replace('&#x27;', '&#39;').replace('&quot;', '&#34;')}</h1>" in page.text
+
+
+def test_every_command_is_one_of_the_command_line(api: World, found: dict[str, httpx.Response]) -> None:
+    pages = {**found, **{path: api.call("GET", f"{ROOT}{path}") for path in FILTERED}}
+    assert {path: page.status_code for path, page in pages.items() if page.status_code != 200} == {}
+    commands = {html.unescape(one) for page in pages.values() for one in COMMAND.findall(page.text)}
+    assert len(commands) > 200
+    assert {command: fault for command in commands if (fault := fault_of(shlex.split(command)[1:]))} == {}
+
+
+def test_a_command_that_is_none_is_found() -> None:
+    assert fault_of(["messages", "list", "--traget", "x"])
+    assert fault_of(["mesages", "list"])
+    assert fault_of(["messages", "get"])
+
+
+def fault_of(words: list[str]) -> str:
+    """Why the command line doesn't take these words."""
+    command: Any = get_command(app)
+    context, rest = None, words
+    while hasattr(command, "commands"):
+        if not rest or rest[0] not in command.commands:
+            return f"no such command: {words}"
+        context = command.make_context(rest[0], [], parent=context, resilient_parsing=True)
+        command, rest = command.commands[rest[0]], rest[1:]
+    try:
+        command.make_context(words[0], list(rest), parent=context)
+    except Exception as error:  # noqa: BLE001 - of Typer's own kind
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def test_every_form_has_somebody_who_takes_it(api: World, found: dict[str, httpx.Response]) -> None:
