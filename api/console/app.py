@@ -80,7 +80,7 @@ class Console:
             Route("/log-in", self._guarded(log_in.enter), methods=["POST"]),
             Route("/log-in/provider", self._guarded(log_in.to_provider), methods=["GET"]),
             Route("/log-in/returned", self._guarded(log_in.from_provider), methods=["GET"]),
-            Route("/log-out", self._guarded(log_in.leave), methods=["POST"]),
+            Route("/log-out", self._leave, methods=["POST"]),
             Route("/events", self._events, methods=["GET"]),
             *(Route(one.path, self._shown(one), methods=[one.method]) for one in screens),
         ]
@@ -88,6 +88,8 @@ class Console:
 
     def _shown(self, screen: Screen) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
+            if log_in.is_part_of_another_site(request):
+                return Response(None, 403)
             page = self._page(request)
             if page is None:
                 return await self._to_log_in(request)
@@ -116,6 +118,18 @@ class Console:
             return Response(None, 401)
         last_id = request.headers.get("last-event-id")
         return page.rest.passed_on("/v1/events", request.url.query, {"last-event-id": last_id} if last_id else {})
+
+    async def _leave(self, request: Request) -> Response:
+        """Log out; a session that has ended by itself is forgotten, too, with its token."""
+        page = self._page(request)
+        if page is not None:
+            return await self._guarded(log_in.leave)(request)
+        page = self._nobodys(request)
+        try:
+            log_in.refuse_foreign(page)
+        except Refused as refused:
+            return self._kept(page, _refused(page, 403, NOT_DONE, str(refused)))
+        return await log_in.leave(page)
 
     def _guarded(self, show: Callable[[Page], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         """Pages that need no log-in."""
@@ -193,7 +207,10 @@ class Console:
         there = (page.path or "/") + (f"?{request.url.query}" if request.url.query else "")
         if "hx-request" in request.headers:  # a part of a page: all of it goes to the log-in
             return Response(None, 401, {"HX-Redirect": page.url("/log-in", next=there)})
-        return RedirectResponse(page.location("/log-in", next=there), 303)
+        answer = RedirectResponse(page.location("/log-in", next=there), 303)
+        if self._cookie in request.cookies:
+            log_in.forget(page, answer)
+        return answer
 
     async def _not_there(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from api.access.gate import has_foreign_origin, is_led_here
 from api.console.page import ROOT, Page, Refused, SignOn, cookie_name
@@ -99,10 +99,15 @@ async def _try(page: Page, tokens: Sequence[str]) -> str:
 
 async def leave(page: Page) -> Response:
     """Forget the session; other windows of the browser are logged out, too."""
-    answer = RedirectResponse(page.location("/log-in"), 303)
-    answer.delete_cookie(cookie_name(page.options.group), path=_path(page))
+    answer = RedirectResponse(page.location(LOG_IN), 303)
+    forget(page, answer)
     answer.headers["Clear-Site-Data"] = '"cache"'
     return answer
+
+
+def forget(page: Page, answer: Response) -> None:
+    """Take the session's cookie, and the token in it, out of the browser."""
+    answer.delete_cookie(cookie_name(page.options.group), path=_path(page))
 
 
 def keep(page: Page, answer: Response) -> None:
@@ -131,10 +136,14 @@ def is_from_elsewhere(request: Request) -> bool:
     return request.method == "GET" and is_led_here(request)
 
 
+def is_part_of_another_site(request: Request) -> bool:
+    """A page of another site asks for this as its picture, script or frame, which without tokens needs no cookie."""
+    return is_from_elsewhere(request) and request.headers.get("sec-fetch-dest", "document") != "document"
+
+
 def again(page: Page) -> Response:
     """Ask for the same page once more, from here: then the cookie comes."""
-    there = page.here()
-    return HTMLResponse(page.show("again.html", there=there).body, headers={"Refresh": f"0; url={there}"})
+    return page.show_then("again.html", page.here(), 0)
 
 
 def _ask(page: Page, status: int, next: str, problem: str) -> Response:

@@ -16,6 +16,7 @@ from api.console import commands, static, words
 from api.console.counts import Count
 from api.console.rest import Query, Refusal, Rest, address_of, query_of
 from api.console.session import Session
+from api.ports import Limits
 from sidecar.model.times import duration
 from sidecar.settings.api import is_loopback
 
@@ -164,7 +165,14 @@ class Page:
     def show(self, template: str, status: int = 200, **values: object) -> Response:
         """The page of a template."""
         text = TEMPLATES.get_template(template).render(page=self, now_ms=self.now_ms, **self._filters(), **values)
-        return HTMLResponse(text.encode(errors="backslashreplace"), status)  # JSON may have half of a surrogate pair
+        content = text.encode(errors="backslashreplace")  # JSON may have half of a surrogate pair
+        return HTMLResponse(content, status)
+
+    def show_then(self, template: str, there: str, wait_s: int) -> Response:
+        """A page from which the browser goes on by itself, to the address `there`."""
+        answer = self.show(template, there=there)
+        answer.headers["Refresh"] = f"{wait_s}; url={there}"
+        return answer
 
     def show_settled(self, template: str, **values: Any) -> Response:
         """A page of work that no longer goes on by itself: where a live part has asked, all of it is to be read again,
@@ -307,7 +315,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     made.filters |= {name: getattr(words, name) for name in ("count", "short", "size", "rfc3339", "moments", "pretty")}
     made.filters["duration"] = duration
-    made.globals |= {"static": static.address_of}
+    made.globals |= {"static": static.address_of, "body_max": Limits().body_bytes}
     return made
 
 

@@ -10,6 +10,8 @@ from urllib.parse import quote, unquote, urlencode
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.answer_headers import REQUEST_ID_FIELD
+
 CLIENT: Final = "console"  # of the header that no page of another site can send
 _STEP: Final = re.compile(r"\{(\w+)(:path)?\}")
 _OF_ADDRESSES: Final = "/?%:@!$&'()*+,;="  # quote leaves letters, digits and -._~, too
@@ -167,7 +169,9 @@ class Rest:
             "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()],
             "client": outer.get("client"),
             "server": outer.get("server"),
-            "state": {},
+            "state": {
+                name: id for name, id in outer.get("state", {}).items() if name == REQUEST_ID_FIELD
+            },  # one name of all
         }
 
 

@@ -16,6 +16,7 @@ FILTERS: Final = (
 )  # fmt: skip
 NEED_WRITE: Final = ("key_prefix", "header")
 PAGE: Final = 50
+SOON_S: Final = 2  # until a page asks again for a message that was just written
 EXPORTED_MAX: Final = 10_000
 EXPORT_PAGE: Final = 500
 COLUMNS: Final = (
@@ -94,6 +95,8 @@ async def one(page: Page) -> Response:
     except Refusal as refusal:
         if refusal.is_of(SEVERAL):
             return page.go("/messages", id=id, **places)
+        if refusal.status == 404 and page.done:  # written a moment ago, and not read yet
+            return page.show_then("soon.html", page.here(), SOON_S)
         raise
     told = answer.document
     late, why_not = await page.get_if_any("/v1/lateness", None, id=id, **places)

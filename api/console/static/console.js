@@ -74,12 +74,16 @@ document.addEventListener("htmx:afterSwap", () => {
   kept = null;
 });
 
-// A form is sent once: a second click, while the answer is on its way, would do it again.
+// A form is sent once: a second click, while the answer is on its way, would do it again. One that is too large is kept:
+// its answer would be a page without it.
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
-  if (form.dataset.sent) event.preventDefault();
-  form.dataset.sent = "yes";
+  const size = new URLSearchParams(new FormData(form, event.submitter)).toString().replaceAll("%0A", "%0D%0A").length; // as it is sent
+  const isTooLarge = size > Number(document.body.dataset.most);
+  document.getElementById("too-large").hidden = !isTooLarge;
+  if (form.dataset.sent || isTooLarge) event.preventDefault();
+  else form.dataset.sent = "yes";
 });
 addEventListener("pageshow", () => document.querySelectorAll("form[data-sent]").forEach((form) => delete form.dataset.sent));
 

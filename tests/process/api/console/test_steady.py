@@ -43,6 +43,16 @@ def test_a_form_is_sent_once_until_the_page_is_shown_again(console: Console) -> 
     assert page.locator("main form").first.evaluate(SUBMITTED) == [False, True, False]
 
 
+def test_a_form_that_is_too_large_is_kept(console: Console) -> None:
+    page = opened(console, "/send/many")
+    page.fill("textarea[name=text]", "x" * (1 << 20))
+    page.click("button:text('Dry run')")
+    expect(page.locator("#too-large")).to_be_visible()
+    page.fill("textarea[name=text]", "target,value\npush,x\n")
+    page.click("button:text('Dry run')")
+    page.wait_for_selector("text=/would be sent/")
+
+
 def test_escape_goes_back_but_not_from_what_was_written(api: World, console: Console) -> None:
     api.add(REMINDERS)
     page = opened(console, "/policies")

@@ -165,6 +165,7 @@ def test_without_tokens_no_log_in_ends(api: World) -> None:
         ("/redrives", {"topic": "orders-dlq", "reason": WORDS, "rate": "ten"}),
         ("/redrives", {"topic": "orders-dlq", "target": "orders", "stop_share": "7"}),
         ("/redrives", {"topic": "orders-dlq", "target": "orders"}),
+        ("/redrives", {"topic": "orders-dlq", "since": "yesterday"}),
         ("/targets/pause", {"kind": "source", "name": "reminders", "reason": WORDS, "until": "tomorrow"}),
         ("/send", {"target": "push", "value": WORDS, "target_partition": "1" * 5_000}),
         ("/dead-letters/orders-dlq/0/0/edit", {"key": "k", "headers": "no colon", "value": WORDS}),
@@ -225,6 +226,27 @@ def test_an_id_of_several_messages_leads_to_all_of_them(api: World, viewer: Brow
     api.held.rows = [row_of(lane, held(number, 5, "twice"), "wheel") for number, lane in enumerate(LANES[:2])]
     answer = viewer.get("/messages/twice")
     assert (answer.status_code, answer.headers["location"]) == (303, f"{ROOT}/messages?id=twice")
+
+
+def test_a_redrive_is_of_times_as_people_write_them(api: World, viewer: Browser) -> None:
+    api.letters.add("orders-dlq", dead())
+    times = {"since": "2027-01-15T08:00:00Z", "until": "1800000060000"}
+    assert viewer.post("/redrives", {"topic": "orders-dlq", **times}).status_code == 303
+    [plan] = api.redriving.plans.redrives.values()
+    assert (plan.plan.selection.since, plan.plan.selection.until) == (1_800_000_000_000, 1_800_000_060_000)
+
+
+def test_a_redrive_is_printed_with_its_filter(viewer: Browser) -> None:
+    page = html.unescape(viewer.get("/redrives/new?topic=orders-dlq&fingerprint=12&since=5&action=discard").text)
+    assert "tickover redrive plan --topic orders-dlq --fingerprint 12 --since 5 --discard<" in page
+    assert '{"topic": "orders-dlq", "filter": {"fingerprint": "12", "since": 5}}' in page
+
+
+def test_a_message_that_was_just_written_is_waited_for(viewer: Browser) -> None:
+    assert viewer.get("/messages/new-one").status_code == 404
+    soon = viewer.get("/messages/new-one?done=schedule-run")
+    assert soon.status_code == 200
+    assert soon.headers["refresh"] == f"2; url={ROOT}/messages/new-one"
 
 
 # --- sent again ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -131,3 +132,32 @@ def test_the_provider_is_reached_from_behind_a_path(path: str) -> None:
         assert provider.ways_back == [f"http://127.0.0.1:8230{path}{ROOT}/log-in/returned"]
         refused = api.call("GET", f"{path}{ROOT}/messages")
         assert refused.headers["location"] == f"{path}{ROOT}/log-in?next=%2Fmessages"
+
+
+def test_who_logs_out_after_the_session_has_ended_leaves_no_token_behind(api: World) -> None:
+    old = Session.begin(token_of(Role.READ), now_ms() // 1_000 - 2 * OPTIONS.idle_s)
+    form: dict[str, Any] = {"data": {"csrf": old.csrf}}
+    ways: tuple[tuple[str, str, dict[str, Any]], ...] = (("POST", "/log-out", form), ("GET", "/messages", {}))
+    for method, path, more in ways:
+        answer = api.call(method, f"{ROOT}{path}", headers={"cookie": f"{COOKIE}={old.cookie}"}, **more)
+        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, f"{ROOT}/log-in")
+        assert set_cookie(answer).startswith(f'{COOKIE}="";')
+    foreign = {"cookie": f"{COOKIE}={old.cookie}", "sec-fetch-site": "cross-site"}
+    assert api.call("POST", f"{ROOT}/log-out", headers=foreign).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("image", 403), ("iframe", 403), ("empty", 403), ("script", 403), ("document", 200)]
+)
+def test_without_tokens_no_other_site_shows_or_asks_for_a_page(kind: str, status: int) -> None:
+    with world(console=OPTIONS) as api:
+        headers = {"sec-fetch-site": "cross-site", "sec-fetch-dest": kind}
+        assert api.call("GET", f"{ROOT}/redrives", headers=headers).status_code == status
+
+
+def test_a_page_and_its_calls_have_one_name(api: World) -> None:
+    cookie = Session.begin(token_of(Role.READ), now_ms() // 1_000).cookie
+    headers = {"cookie": f"{COOKIE}={cookie}", "x-request-id": "named-by-a-proxy"}
+    answer = api.call("GET", f"{ROOT}/messages?key_prefix=x", headers=headers)
+    assert answer.headers["x-request-id"] == "named-by-a-proxy"
+    assert [record["request_id"] for record in api.audited] == ["named-by-a-proxy"]
