@@ -13,6 +13,7 @@ POLL_S: Final = 0.5
 ACTIVE: Final = frozenset({"planning", "canary", "running", "aborting"})
 WELL: Final = frozenset({"planned", "canaried", "done"})
 
+WITH_KEYS: Final = "With the filter's key prefix and header, masked; it is recorded."
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
 
 
@@ -108,13 +109,16 @@ def add_common(app: typer.Typer, kind: JobKind, line: Callable[[dict[str, Any]],
     def status(
         context: typer.Context,
         id: Annotated[str | None, typer.Argument(help="As `plan` shows it. Default: list all.")] = None,
+        payload: Annotated[bool, typer.Option("--payload", help=WITH_KEYS)] = False,
         url: UrlOption = "",
         token: TokenOption = None,
         form: OutputOption = Form.TABLE,
     ) -> None:
+        if payload and id is None:
+            raise Failure(f"--payload is about one {kind.noun}: say which", Status.USAGE)
         with connect(context, url, token) as sidecar:
             if id is not None:
-                show(sidecar.document("GET", kind.of(id)), form)
+                show(sidecar.document("GET", kind.of(id) + ("?payload=true" if payload else "")), form)
                 return
             items = list(sidecar.items(kind.path))
         show_items(items, line, form)

@@ -68,6 +68,9 @@ def test_letters_that_a_search_finds_are_a_plan(tickover: Terminal) -> None:
     id = plan(tickover, *words)
     kept = tickover.there.redriving.plans.all()[id].plan.selection
     assert kept.search == Search("was declined", "i-7", "k", "tenant=gold")
+    hidden, shown = (tickover.data("redrive", "status", id, *more)["filter"] for more in ((), ("--payload",)))
+    assert [(told["key_prefix"], told["header"]) for told in (hidden, shown)] == [("***", "***"), ("k", "tenant=gold")]
+    assert tickover.there.audited[-1]["notes"]["payload"]
     assert tickover.data("redrive", "plan", "--topic", "orders-dlq", "--error", "x")["filter"] == {"error": "x"}
 
 
@@ -120,6 +123,7 @@ def test_an_abort_says_how_it_ended(tickover: Terminal, monkeypatch: pytest.Monk
         (["plan", "--all"], 2, "--topic"),
         (["run", "nobody"], 3, "no redrive"),
         (["status", "nobody"], 3, "no redrive"),
+        (["status", "--payload"], 2, "say which"),
         (["canary", "nobody", "-n", "0"], 2, "-n"),
     ],
 )

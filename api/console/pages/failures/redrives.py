@@ -8,6 +8,7 @@ from starlette.responses import Response
 from api.console.page import Page, Refused, action, screen, whole
 from api.console.rest import Refusal, path_of
 from policies.duration import parse_time
+from sidecar.operations.dead_letters.redrive_plan import OF_PAYLOAD
 
 LIMIT: Final = 50
 EXAMPLE: Final = "orders-dlq"  # a topic, in a command
@@ -83,14 +84,18 @@ async def begin(page: Page, body: Mapping[str, Any]) -> Response:
 
 
 async def redrive(page: Page) -> Response:
-    """One plan: what it found, how far it is, and its next step."""
-    told = await _plan(page)
-    state = told["state"]
+    """One plan: what it found, how far it is, and its next step; with `payload` by which key or header, which is
+    recorded.
+    """
+    # The part that refreshes itself doesn't show the filter, and nobody looks at it anew.
+    wants = page.query("payload") == "true" and page.may("write") and "hx-request" not in page.request.headers
+    told = await _plan(page, payload=wants)
+    state, hides = told["state"], not wants and any(name in told["filter"] for name in OF_PAYLOAD)
     show = page.show if state in ACTIVE else page.show_settled
     return show(
         "redrive.html", plan=told, steps=STEPS, step=STEP_OF[state], kind=KIND_OF.get(state, ""), left=_left(told),
         is_active=state in ACTIVE, starts=_may_start(told), canary=min(CANARY, _left(told)),
-        may_abort=state in (*ACTIVE, *STARTS) and state != "aborting", command=_command(page, told),
+        may_abort=state in (*ACTIVE, *STARTS) and state != "aborting", command=_command(page, told), hides=hides,
     )  # fmt: skip
 
 
@@ -124,8 +129,9 @@ async def _go_on(page: Page, step: str, body: object, done: str = "begun") -> Re
     return page.go("/redrives/{id}", done, id=id)
 
 
-async def _plan(page: Page) -> dict[str, Any]:
-    told: dict[str, Any] = await page.get(path_of("/v1/redrives/{id}", id=str(page.request.path_params["id"])))
+async def _plan(page: Page, payload: bool = False) -> dict[str, Any]:
+    path = path_of("/v1/redrives/{id}", id=str(page.request.path_params["id"]))
+    told: dict[str, Any] = await page.get(path, payload="true" if payload else "")
     return told
 
 

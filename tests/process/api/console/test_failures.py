@@ -171,6 +171,10 @@ def test_what_a_search_found_is_redriven_by_its_words(console: Console, api: Wor
     assert plan_of(api).selection.model_dump(exclude_none=True) == chosen
     told = shlex.split(page.inner_text(".command code >> nth=0"))
     assert told[: len(command)] == [*command[:-1], "***"], "who may only read sees this page, too"
+    page.click("text=Show key and header")
+    expect(page.locator("dd", has_text="trace=t-7")).to_be_visible()
+    assert shlex.split(page.inner_text(".command code >> nth=0"))[: len(command)] == command
+    assert api.audited[-1]["notes"]["payload"]
     assert console.problems == []
 
 
