@@ -14,7 +14,8 @@ clocks of hosts differ. Few wait to be answered, and those whose time is over ar
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Full
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from sidecar.lookup.exchange import Question, Refused, answer_bytes, opened, rea
 from sidecar.lookup.local import LaneView, LocalLookUp
 from sidecar.lookup.meeting import BAD_QUESTION, BUSY, STALE, Asked, Meeting, missing_of, read_by
 from sidecar.lookup.query import ALL, Answer, Key, LookUpUnavailable, Query, merged
-from sidecar.lookup.report import Overview, Replica, Report, read_report, row_of_report
+from sidecar.lookup.report import MINUTE_MS, MINUTES, DueMinute, Overview, Replica, Report, read_report, row_of_report
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowFailure, OverflowLoss, OverflowUnavailable
 from sidecar.overflow.signing import ANSWER, QUESTION
@@ -94,7 +95,12 @@ class GroupLookUp:
         self._unread = unread
         self._local = local
         self._report = report
-        self._forecast = (-1, 0.0, dict[int, int]())  # up to when, when it was counted, the minutes
+        self._due = (
+            -1,
+            0.0,
+            Counter[int](),
+            Counter[int](),
+        )  # until when, when counted, near, far
         self._name = uuid4().hex
         self._meeting = meeting
         self._redis = meeting.redis
@@ -210,24 +216,27 @@ class GroupLookUp:
     def _overview_here(self, until_ms: int) -> Answer:
         """The report of this process. Raises nothing: what can't be said is empty, and the report says why."""
         views: list[LaneView] = []
-        minutes: dict[int, int] = {}
-        problem = ""
+        near, far, problem = Counter[int](), Counter[int](), ""
         try:
             local = self._local()
             views = local.views()
-            minutes = self._due_here(local, until_ms)
+            near, far = self._due_here(local, views, until_ms)
         except FAILURES as error:
             problem = str(error) or type(error).__name__
-        report = row_of_report(self._report(problem))
-        return Answer([view.lane for view in views], [report], None, minutes, [view.next for view in views])
+        last = until_ms // MINUTE_MS
+        hour = tuple(DueMinute(minute=one, held=near[one]) for one in range(last - MINUTES, last) if near[one])
+        report = row_of_report(self._report(problem).model_copy(update={"near": hour}))
+        return Answer([view.lane for view in views], [report], None, dict(near + far), [view.next for view in views])
 
-    def _due_here(self, local: LocalLookUp, until_ms: int) -> dict[int, int]:
-        known_until_ms, counted_s, minutes = self._forecast
+    def _due_here(
+        self, local: LocalLookUp, views: Sequence[LaneView], until_ms: int
+    ) -> tuple[Counter[int], Counter[int]]:
+        known_until_ms, counted_s, near, far = self._due
         now_s = time.monotonic()
         if known_until_ms != until_ms or now_s - counted_s > FORECAST_KEPT_S:
-            minutes = local.forecast(ALL, until_ms).minutes
-            self._forecast = until_ms, now_s, minutes
-        return minutes
+            near, far = local.due(views, until_ms)
+            self._due = until_ms, now_s, near, far
+        return near, far
 
     def _ask(self, question: Question, query: Query, ends: Mapping[TopicPartition, int] = NO_ENDS) -> Known:
         """Answer of this replica itself, and those of others where it doesn't have all partitions.

@@ -213,13 +213,18 @@ class LocalLookUp:
         partitions can be asked for.
         """
         views = [view for view in self.views() if query.wants_lane(view.lane)]
+        near, far = self.due(views, until_ms)
+        return _answer(views, [], minutes=dict(near + far))
+
+    def due(self, views: Sequence[LaneView], until_ms: int) -> tuple[Counter[int], Counter[int]]:
+        """As `forecast` of these partitions: records in memory, and those in the overflow alone."""
         overflow = self._overflow()
-        counts: Counter[int] = Counter()
+        near, far = Counter[int](), Counter[int]()
         for view in views:
-            counts.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))
+            far.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))
             for held, _ in self._all_in_memory(view):
-                counts[held.due_ms // FINE.slot_ms if held.due_ms < until_ms else -1] += 1
-        return _answer(views, [], minutes=dict(counts))
+                near[held.due_ms // FINE.slot_ms if held.due_ms < until_ms else -1] += 1
+        return near, far
 
     def ends(self, query: Query) -> Answer:
         """Of each lane, the offset to be read next: what is held now lies before it."""

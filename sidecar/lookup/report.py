@@ -81,6 +81,13 @@ class Rebuild(Told):
     problem: Text = ""
 
 
+class DueMinute(Told):
+    """Records in memory that are due in a minute, which is counted from the epoch."""
+
+    minute: Count
+    held: Count
+
+
 class Wait(Told):
     """A condition that goes on (`sidecar.model.condition`), and since when."""
 
@@ -119,6 +126,7 @@ class Report(Told):
     waits: Annotated[tuple[Wait, ...], Field(max_length=LISTED_MAX)] = ()
     last_minute: Flow = Flow()
     minutes: Annotated[tuple[Minute, ...], Field(max_length=MINUTES)] = ()
+    near: Annotated[tuple[DueMinute, ...], Field(max_length=MINUTES)] = ()  # of the hour to come
     kafka_problem: Text = ""
     overflow_problem: Text = ""
     group_problem: Text = ""  # why the group hasn't given it partitions

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sidecar.lookup.report import MINUTE_MS, Flow, Minute, Overview, Replica, Report, Target, Wait
+from sidecar.lookup.report import MINUTE_MS, DueMinute, Flow, Minute, Overview, Replica, Report, Target, Wait
 from sidecar.model.record import TopicPartition
 from sidecar.model.stats import LATENESS_BOUNDS_MS, lateness_bucket
 from sidecar.overview.seen import Seen
@@ -67,6 +67,7 @@ def busy_report() -> Report:
             Wait(kind="breaker", topic="mail-gateway", since_ms=NOW_MS - 60_000),
         ),
         last_minute=Flow(**flow),
+        near=(DueMinute(minute=NOW_MS // MINUTE_MS, held=5),),
         minutes=(Minute(at_ms=NOW_MS // MINUTE_MS * MINUTE_MS, **flow),),
     )
 

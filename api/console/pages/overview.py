@@ -18,7 +18,7 @@ async def overview(page: Page) -> Response:
         "overview.html",
         told=told,
         rates={name: told["last_minute"][name] / SECONDS for name in ("emitted", "retried")},
-        due=[[one["minute"], one["held"]] for one in told["due"]["minutes"]],
+        due=[[one["minute"], one["near"], one["held"] - one["near"]] for one in told["due"]["minutes"]],
         late=[[one["minute"], one["lateness_ms"]["p50"], one["lateness_ms"]["p99"]] for one in told["hour"]["minutes"]],
         left=[
             [one["minute"], *(one[name] for name in ("emitted", "retried", "dead", "quarantined"))]

@@ -1,5 +1,6 @@
 """The whole group: what it holds and emits, what is wrong with it, and each of its replicas."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -120,7 +121,7 @@ def overview_document(seen: Seen) -> Document:
             "overflow": sum(report.overflow for report in reports),
             "parked": sum(report.parked for report in reports),
         },
-        "due": _due_document(seen.overview.minutes, seen.at_ms),
+        "due": _due_document(seen.overview.minutes, reports, seen.at_ms),
         "next_due": next_due,
         "oldest_overdue_ms": max((report.oldest_overdue_ms for report in reports), default=0),
         "last_minute": _flow_document(last_minute(reports), reports),
@@ -134,16 +135,27 @@ def overview_document(seen: Seen) -> Document:
     return with_times(told, "as_of", "next_due")
 
 
-def _due_document(minutes: Mapping[int, int], now_ms: int) -> Document:
-    """Held messages by when they are due; those of this minute may be overdue."""
+def _due_document(minutes: Mapping[int, int], reports: Iterable[Report], now_ms: int) -> Document:
+    """Held messages by when they are due, and how many of them are in memory; those of this minute may be overdue."""
     this = now_ms // MINUTE_MS
     within = range(this, this + MINUTES)
+    near = Counter[int]()
+    for report in reports:
+        near.update({one.minute: one.held for one in report.near})
     return {
         "overdue": sum(count for minute, count in minutes.items() if 0 <= minute < this),
         "hour": sum(minutes.get(minute, 0) for minute in within),
         "later": minutes.get(-1, 0) + sum(count for minute, count in minutes.items() if minute >= within.stop),
         "minutes": [
-            with_times({"minute": minute * MINUTE_MS, "held": minutes.get(minute, 0)}, "minute") for minute in within
+            with_times(
+                {
+                    "minute": minute * MINUTE_MS,
+                    "held": (held := minutes.get(minute, 0)),
+                    "near": min(near[minute], held),  # a report may be of a moment before
+                },
+                "minute",
+            )
+            for minute in within
         ],
     }
 

@@ -1,5 +1,6 @@
 """A look at the whole group: who answers, who only lives, lag, and what is left of it when Redis or Kafka is away."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,8 +13,7 @@ from sidecar.engine.engine import EngineError
 from sidecar.kafka.backlog import BacklogUnavailable
 from sidecar.lookup.group import GroupLookUp
 from sidecar.lookup.meeting import Meeting
-from sidecar.lookup.query import Answer, Query
-from sidecar.lookup.report import Overview, Replica
+from sidecar.lookup.report import MINUTE_MS, MINUTES, DueMinute, Overview, Replica
 from sidecar.model.condition import Pausable, Pause, PauseKind
 from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
@@ -125,18 +125,23 @@ class Local:
             raise EngineError("the engine has ended")
         return [SimpleNamespace(lane=LANE, next=4)]
 
-    def forecast(self, query: Query, until_ms: int) -> Answer:
-        return Answer([LANE], [], None, {1: 2}, [4])
+    def due(self, views: Sequence[Any], until_ms: int) -> tuple[Counter[int], Counter[int]]:
+        this = until_ms // MINUTE_MS - MINUTES
+        return Counter({this: 2, this - 1: 1}), Counter({this: 3})
 
 
 def test_a_replica_without_redis_or_engine_still_says_what_it_knows() -> None:
-    for lives, problem, minutes in ((True, "", {1: 2}), (False, "the engine has ended", {})):
+    this = NOW_MS // MINUTE_MS - MINUTES
+    for lives, problem, minutes in ((True, "", {this: 5, this - 1: 1}), (False, "the engine has ended", {})):
         local: Any = Local(lives=lives)
         away: Any = Away()
         asked = GroupLookUp(lambda: local, Meeting(away, "g"), lambda: {LANE.topic: 4}, FakeBacklog(), report_of)  # noqa: B023
         seen = asked.overview(NOW_MS, 3)
         (one,) = seen.replicas
         assert (one.report.forecast_problem, seen.minutes) == (problem, minutes)
+        assert one.report.near == ((DueMinute(minute=this, held=2),) if lives else ()), (
+            "overdue: of no minute"
+        )
         assert seen.problem
         assert (LANE in seen.missing) is not lives
         assert len(seen.missing) == 4 - lives

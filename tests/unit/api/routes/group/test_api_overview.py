@@ -10,7 +10,7 @@ import pytest
 from api.lookup import WAITING_MAX
 from api.routes.group.looks import KEPT_S
 from sidecar.conditions.attribution import Sign
-from sidecar.lookup.report import MINUTE_MS, Flow, Minute, Rebuild, Report, Target, Wait
+from sidecar.lookup.report import MINUTE_MS, DueMinute, Flow, Minute, Rebuild, Report, Target, Wait
 from sidecar.model.record import TopicPartition
 from tests.unit.api_world import BASE_URL, NOW_MS, World, problem, world
 from tests.unit.report_world import LANE, late, report, seen
@@ -75,10 +75,13 @@ def test_the_last_hour_is_added_by_minute(api: World) -> None:
 
 
 def test_what_is_due_by_minute(api: World) -> None:
-    sees(api, report(), minutes={THIS - 3: 2, THIS - 1: 1, THIS: 5, THIS + 59: 4, THIS + 60: 8, -1: 100})
+    one = report("a", near=(DueMinute(minute=THIS, held=2), DueMinute(minute=THIS + 59, held=9)))
+    other = report("b", near=(DueMinute(minute=THIS, held=1),))
+    sees(api, one, other, minutes={THIS - 3: 2, THIS - 1: 1, THIS: 5, THIS + 59: 4, THIS + 60: 8, -1: 100})
     due = get(api, "/v1/overview")["due"]
     assert (due["overdue"], due["hour"], due["later"]) == (3, 9, 108)
     assert [due["minutes"][place]["held"] for place in (0, 1, 59)] == [5, 0, 4]
+    assert [due["minutes"][place]["near"] for place in (0, 1, 59)] == [3, 0, 4]
     assert len(due["minutes"]) == 60
 
 
