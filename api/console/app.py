@@ -54,7 +54,9 @@ SCREENS: Final[Sequence[Screen]] = (
     *schedules.SCREENS,
 )
 NOT_DONE: Final = "Not done"
-CARRIED: Final = frozenset({CSRF_FIELD, "etag", "idempotency_key", "token", "count", "ids", "letter"})  # by forms
+CARRIED: Final = frozenset(
+    {CSRF_FIELD, "etag", "idempotency_key", "token", "count", "ids", "letter", "masked"}
+)  # by forms
 NAMED: Final = frozenset({"id", "source", "partition", "kind", "name", "version", "action", "topic", "fingerprint"})
 POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "

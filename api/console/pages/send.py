@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import Page, Refused, action, screen, whole
+from api.console.page import Page, Refused, action, is_kept, screen, whole
 from api.console.rest import Refusal, path_of
 from sidecar.model.message_file import Line, MessageFileError, batches, messages_in
 
@@ -21,6 +21,7 @@ KEY_BYTES: Final = 16
 MANY_MAX: Final = 5_000  # of one form
 SHOWN_MAX: Final = 200
 MASK: Final = "***"
+MASKED: Final = "masked"  # a field of a form that was filled with masked content
 REUSED: Final = "idempotency-key-reused"  # the form was sent before, and changed since: by the browser's way back
 
 
@@ -42,21 +43,35 @@ async def _like(page: Page, id: str, keep_id: bool) -> tuple[dict[str, str], str
     payload = told["payload"]
     if payload is None:
         return values, "Its topic has the record no more: key, value and headers have to be written anew."
-    headers = [(name, content) for name, content in payload["headers"] if not name.startswith("tickover-")]
-    shown = [payload["key"], payload["value"], *(content for _, content in headers)]
-    values |= {name: _plain(payload[name]) for name in CONTENT}
-    values["headers"] = "\n".join(f"{name}={_plain(content)}" for name, content in headers)
-    hidden = any(MASK in _plain(content) or _is_closed(content) for content in shown)
-    return values, "Some of it is masked, or is no text: it has to be written anew." if hidden else ""
+    own = [(name, content) for name, content in payload["headers"] if not name.startswith("tickover-")]
+    lines = {f"{name}={_plain(content)}": _is_line(name, content) for name, content in own}
+    values |= {name: _plain(payload[name]) for name in CONTENT if _is_text(payload[name])}
+    values["headers"] = "\n".join(line for line, is_kept in lines.items() if is_kept)
+    is_whole = all(lines.values()) and all(_is_text(payload[name]) for name in CONTENT)
+    warnings = []
+    if is_masked := any(MASK in values.get(name, "") for name in (*CONTENT, "headers")):
+        values[MASKED] = "yes"
+    if is_masked or not is_whole:
+        warnings.append("Some of it is masked, or is no text that a form can keep: it has to be written anew.")
+    if isinstance(payload["key"], dict | list):
+        warnings.append("The key is JSON: its spaces may have been others, and to Kafka that is another key.")
+    return values, " ".join(warnings)
 
 
-def _is_closed(content: Any) -> bool:
-    """Bytes that aren't shown."""
-    return isinstance(content, dict) and set(content) == {"bytes"}
+def _is_text(content: Any) -> bool:
+    """Whether a field can have it: not bytes that aren't shown, nor what a form would change."""
+    is_closed = isinstance(content, dict) and set(content) == {"bytes"}
+    return not is_closed and is_kept(_plain(content))
+
+
+def _is_line(name: str, content: Any) -> bool:
+    """Whether a header can be a line of the form, and is read as this header."""
+    text = f"{name}={_plain(content)}"
+    return _is_text(content) and bool(name) and "=" not in name and "\n" not in text and is_kept(text)
 
 
 def _plain(content: Any) -> str:
-    if content is None or _is_closed(content):
+    if content is None:
         return ""
     return content if isinstance(content, str) else json.dumps(content)
 
@@ -72,6 +87,7 @@ def _show(page: Page, values: Mapping[str, str], status: int = 200, **told: Any)
         status,
         values=given,
         idempotency_key=key,
+        masked=values.get(MASKED, ""),
         command=page.tickover("messages send", {**shown, "header": header}),
         call=page.curl("POST", "/v1/messages", None, _body(values, strict=False)),
         **more,
@@ -85,6 +101,8 @@ def _body(values: Mapping[str, str], strict: bool = True) -> dict[str, Any]:
     if "target_partition" in body:
         body["target_partition"] = whole(body["target_partition"])
     headers = [line.partition("=") for line in values.get("headers", "").split("\n") if line.strip()]
+    if strict and values.get(MASKED) and any(MASK in values.get(name, "") for name in (*CONTENT, "headers")):
+        raise Refused(f"Some of it is masked ({MASK}), and would be sent so: write it anew, or take it out.")
     if strict and (bad := [name for name, equals, _ in headers if not equals or not name]):
         raise Refused(f"A header must be name=value: {bad[0][:100]}")
     if headers:
