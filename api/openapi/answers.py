@@ -122,6 +122,7 @@ class MessageShown(Answer):
     id: str | None
     source: str
     position: Place
+    place: str
     state: str
     tier: str | None
     due: int
@@ -156,6 +157,7 @@ class DeadLetterShown(Answer):
     """A dead letter."""
 
     position: str
+    place: str
     topic: str
     partition: int
     offset: int
@@ -167,6 +169,7 @@ class DeadLetterShown(Answer):
     policy: str | None
     attempt: int | None
     source: str | None
+    source_place: str | None
     id: str | None
     target: str | None
 
@@ -255,6 +258,10 @@ class ChangeReceipt(Answer):
     source: str
     action: str
     outcome: str
+    position: Place
+    place: str
+    control: Place | None
+    control_place: str | None
 
 
 class ChangeReceiptPage(Answer):

@@ -83,6 +83,7 @@ class AuditRecord(Answer):
 
     time: int
     position: str
+    place: str
 
 
 class AuditPage(Answer):
@@ -98,6 +99,7 @@ class SentAgain(Answer):
     """A quarantined record that went to its source again; a control record has neither due time nor target."""
 
     position: str
+    place: str
     source: str
     due: int | None
     due_utc: str | None

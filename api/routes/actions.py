@@ -24,7 +24,7 @@ from api.preconditions import message_etag, refuse_other
 from api.problems import Problem, unprocessable
 from api.routes.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, unavailable
 from api.routes.messages import PositionOut
-from api.routes.timeline import Row, final, place_of_row
+from api.routes.timeline import Row, final, place_of_row, places_document
 from policies.decide import decide
 from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
 from policies.headers import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET
@@ -32,7 +32,7 @@ from sidecar.lookup.query import LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Settlement
 from sidecar.lookup.receipts import ReceiptsUnavailable, TooManyWaiting
-from sidecar.model.record import Outcome, Place, TopicPartition
+from sidecar.model.record import Outcome, Place, TopicPartition, with_places
 from sidecar.model.times import with_times
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
@@ -78,7 +78,9 @@ class ReceiptOut(BaseModel):
     due: int
     due_utc: str | None
     position: PositionOut
+    place: str
     control: PositionOut
+    control_place: str
 
 
 ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
@@ -191,7 +193,7 @@ async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
         held = [row for row in rows if place_of_row(row) not in left]
         if len({place_of_row(row)[:2] for row in held}) > 1:
             detail = "Messages with this id are held in several places: narrow by source or partition."
-            raise Problem(409, "held-in-several-places", detail, positions=[row["position"] for row in held])
+            raise Problem(409, "held-in-several-places", detail, **places_document(held))
         if held:
             return max(held, key=lambda row: place_of_row(row).offset)
         if pause_s is not None:
@@ -225,13 +227,17 @@ def _answer(id: str, action: str, held: Row, control: Place, receipt: Settlement
         "control": control._asdict(),
     }
     if receipt is None:  # its owner is busy, or away: it stands in Kafka and will be obeyed
-        return json_response(with_times(document, "due"), 202)
+        return json_response(_shown(document), 202)
     hit = control._replace(offset=receipt.related) if receipt.place == control else receipt.place
     if hit.offset > control.offset:  # a later one moved it on from the control's place: not what this one has hit
         hit = place_of_row(held)
     due_ms = held["due"] if action == CANCEL else receipt.due_ms
     document |= {"outcome": _DONE[action], "due": due_ms, "position": hit._asdict()}
-    return json_response(with_times(document, "due"))
+    return json_response(_shown(document))
+
+
+def _shown(document: Row) -> Row:
+    return with_places(with_times(document, "due"), "position", "control")
 
 
 def _missed(receipt: Settlement, place: Place, left: Settlement | None, if_match: str | None) -> Problem:
@@ -248,4 +254,4 @@ def _missed(receipt: Settlement, place: Place, left: Settlement | None, if_match
 
 def _too_late(state: str, place: Place) -> Problem:
     detail = f"Too late: the message is {state}." if state != "leaving" else "Too late: the message is being emitted."
-    return Problem(409, "too-late", detail, state=state, position=place._asdict())
+    return Problem(409, "too-late", detail, state=state, position=place._asdict(), place=str(place))

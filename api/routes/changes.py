@@ -18,6 +18,7 @@ from api.routes.jobs import JobKind, KeyPrefix, add_common, spelt, told
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
+from sidecar.model.record import with_places
 from sidecar.model.times import with_times
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
 from sidecar.operations.bulk.plan import Change, Selection, When
@@ -170,7 +171,7 @@ async def list_change_receipts(
 ) -> Response:
     """Outcome of each message, in the order in which the messages were changed. `next: null`: there are no more yet."""
     receipts, following = await told(lambda: ports.changes.receipts(id, _place(cursor), limit))
-    items = [with_times(receipt, "due") for receipt in receipts]
+    items = [with_places(with_times(receipt, "due"), "position", "control") for receipt in receipts]
     return json_response({"items": items, "next": None if following is None else encode("{}/{}".format(*following))})
 
 

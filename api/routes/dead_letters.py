@@ -30,7 +30,6 @@ from sidecar.operations.dead_letters.dead_letter import (
     DeadLetter,
     Fingerprint,
     Selection,
-    place_of,
 )
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.groups.group import Frame, note_document
@@ -212,7 +211,7 @@ def _single(ports: Ports, payload: bool, shown: Shown) -> dict[str, Any]:
     fate = _fate(shown.sent)
     if fate["redriven"] is not None:
         came_back = None if shown.came_back is None else str(shown.came_back)
-        fate["redriven"] |= {"came_back": came_back, "is_whole": shown.is_whole}
+        fate["redriven"] |= {"came_back": came_back, "came_back_place": came_back, "is_whole": shown.is_whole}
     return {**_document(ports, shown.letter, payload), **fate}
 
 
@@ -243,7 +242,7 @@ def _progress(page: Page, frame: Frame | None = None) -> dict[str, Any]:
 def _start(cursor: str | None) -> Place | None:
     if cursor is None:
         return None
-    place = place_of(decode(cursor))
+    place = Place.of_text(decode(cursor))
     if place is None:
         raise unknown_cursor()
     return place
@@ -254,7 +253,7 @@ def _start_of_groups(cursor: str | None) -> tuple[Place | None, int | None]:
     if cursor is None:
         return None, None
     text, _, now_ms = decode(cursor).partition(OF)
-    place = place_of(text)
+    place = Place.of_text(text)
     if place is None or (now_ms and not (now_ms.isascii() and now_ms.isdigit() and int(now_ms) <= TIME_MAX_MS)):
         raise unknown_cursor()
     return place, int(now_ms) if now_ms else None

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 from starlette.responses import Response
 
 from api.body import validated
@@ -25,9 +25,11 @@ from policies.headers import OFFSET_MAX
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.model.header_codec import split
+from sidecar.model.record import Place
 from sidecar.model.times import with_times
 
 PARTITION_MAX: Final = (1 << 31) - 1
+PLACE_LENGTH_MAX: Final = 300  # of the longest topic, and more digits than there are
 THREADS: Final = 1  # more would only take the interpreter from each other, and from the engine
 WAITING_MAX: Final = 16
 
@@ -38,15 +40,34 @@ class RecordIn(BaseModel):
     """A record that may not exist. No decision depends on key and value: a record that is there may be given whole."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    topic: Topic
+    topic: Topic | None = None
     partition: Annotated[StrictInt, Field(ge=0, le=PARTITION_MAX)] = 0
     offset: Annotated[StrictInt, Field(ge=0, le=OFFSET_MAX)] = 0
+    place: Annotated[str, Field(max_length=PLACE_LENGTH_MAX)] | None = Field(
+        default=None, description="topic/partition/offset, in place of these three"
+    )
     timestamp: Annotated[StrictInt, Field(ge=-1, le=TIME_MAX_MS)] | None = Field(
         default=None, description="Epoch milliseconds, -1 for none; default: now"
     )
     key: Content = None
     value: Content = None
     headers: list[tuple[HeaderName, Content]] | dict[HeaderName, Content] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "RecordIn":
+        if (self.place is None) == (self.topic is None):
+            raise ValueError("give topic or place, one of them")
+        if self.place is not None and self.model_fields_set & {"partition", "offset"}:
+            raise ValueError("place says partition and offset already")
+        if self.place is not None and Place.of_text(self.place) is None:
+            raise ValueError("place must be topic/partition/offset")
+        return self
+
+    @property
+    def lies_at(self) -> Place:
+        """Where it lies, or would lie."""
+        named = Place.of_text(self.place or "")
+        return named or Place(self.topic or "", self.partition, self.offset)
 
 
 class ExplainRequest(BaseModel):
@@ -99,7 +120,7 @@ async def explain_record(request: Request, caller: Reader, body: JsonBody, ports
     record = asked.record
     headers = split(bytes_of(record.headers, Limits()))
     timestamp_ms = ports.now_ms() if record.timestamp is None else record.timestamp
-    facts = Facts(record.topic, record.partition, record.offset, timestamp_ms, headers.user, headers.controls)
+    facts = Facts(*record.lies_at, timestamp_ms, headers.user, headers.controls)
     explanation = await request.app.state.explainer.explain(facts, _table(ports, asked.policy))
     decision = allowed(explanation.decision, ports.sources.reserved)
     if decision != explanation.decision:

@@ -28,8 +28,10 @@ from api.routes.timeline import (
     missed,
     paused_by,
     place_of_row,
+    places_document,
     row_document,
     settled_document,
+    with_ledger,
     with_pause,
 )
 from policies.duration import parse_time
@@ -235,6 +237,7 @@ async def get_message(
         document, etag = with_pause(document, ports.pauses.alive()), {"ETag": message_etag(place_of_row(document))}
     if payload:
         document = {**document, **await _payload(ports, id, Place(**document["accepted"]))}
+    document["timeline"] = with_ledger(document["timeline"], ports.about.settings.ledger_topic)
     return json_response({**document, **missing_document(missing)}, headers=etag)
 
 
@@ -274,6 +277,7 @@ async def find_message(ports: Ports, id: str, query: HeldQuery) -> tuple[Told, S
     controls = missed(
         [one for one in ports.receipts.settlements(id) if query.wants_lane(TopicPartition(*one.place[:2]))]
     )
+    controls = with_ledger(controls, ports.about.settings.ledger_topic)
     raise Problem(404, "unknown-message", detail, None, **{"controls": controls} if controls else {})
 
 
@@ -294,9 +298,8 @@ def _told(id: str, rows: list[Row], settlements: list[Settlement], entries: list
     left = {one.place for one in settlements}
     held = [row for row in rows if place_of_row(row) not in left]  # settled since it was looked at
     if len(held) > 1:
-        positions = [row["position"] for row in held]
         detail = "Several messages with this id are held: narrow by source or partition."
-        raise Problem(409, "held-in-several-places", detail, positions=positions)
+        raise Problem(409, "held-in-several-places", detail, **places_document(held))
     if held:
         return Told(held_document(held[0], settlements, entries), None)
     last = final(settlements)

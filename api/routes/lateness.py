@@ -3,7 +3,6 @@
 A message is named by `id` or by `position`, as parameters: an id may have any characters, also those of a path.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -18,20 +17,16 @@ from api.ports import Conditions, Ports
 from api.problems import Problem, unprocessable
 from api.routes.held import Partition, Text, Told, find_message, missing_document, unavailable
 from api.routes.timeline import Row, settled_document
-from policies.fields import is_topic
-from policies.headers import OFFSET_MAX
 from sidecar.conditions.attribution import Late, Part, attributed, subjects_of
 from sidecar.lookup.query import OVERFLOW, START, LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.model.condition import SAMPLE_MS
-from sidecar.model.record import Place, TopicPartition
+from sidecar.model.record import Place, TopicPartition, with_places
 from sidecar.model.times import with_times
 
 PAGE: Final = 500
 PAGES_MAX: Final = 20  # of overdue messages that are looked through for a position
 BACKLOG_S: Final = "60"  # when to ask again, where more than that are overdue
-PARTITION_MAX: Final = (1 << 31) - 1
-_POSITION: Final = re.compile(r"([^/]+)/(\d{1,10})/(\d{1,19})", re.ASCII)
 
 router = APIRouter(tags=["messages"])
 
@@ -48,6 +43,7 @@ class LatenessOut(BaseModel):
     id: str | None
     source: str
     position: dict[str, Any]
+    place: str
     state: str
     target: str
     due: int
@@ -104,7 +100,8 @@ async def get_lateness(
         "resolution_ms": SAMPLE_MS,
         "problem": "what all replicas have recorded can't be read now" if problem else None,
     }
-    return json_response({**with_times(answer, "due", "until"), **missing_document(missing)})
+    shown = with_places(with_times(answer, "due", "until"), "position")
+    return json_response({**shown, **missing_document(missing)})
 
 
 def _explain(conditions: Conditions, told: Told) -> tuple[Late, list[Part], str]:
@@ -159,12 +156,10 @@ async def _find_at(ports: Ports, place: Place) -> tuple[Told, Sequence[TopicPart
 
 def _place_of(position: str) -> Place:
     """Raises `Problem` (422)."""
-    found = _POSITION.fullmatch(position)
-    if found is not None and is_topic(found[1]):
-        place = Place(found[1], int(found[2]), int(found[3]))
-        if place.partition <= PARTITION_MAX and place.offset <= OFFSET_MAX:
-            return place
-    raise unprocessable("invalid-parameter", "A position is topic/partition/offset.")
+    place = Place.of_text(position)
+    if place is None:
+        raise unprocessable("invalid-parameter", "A position is topic/partition/offset.")
+    return place
 
 
 def _part(part: Part) -> Row:

@@ -41,9 +41,9 @@ from api.ports import (
     SenderUnavailable,
 )
 from api.problems import Problem, problem_document, unprocessable
-from api.routes.timeline import final
+from api.routes.timeline import accepted_document, final
 from api.sources import refuse_unless_source
-from sidecar.model.times import with_times
+from sidecar.model.record import Place
 
 KEY_LENGTH_MAX: Final = 255
 BATCH_PATH: Final = "/v1/messages:batch"
@@ -75,6 +75,7 @@ class AcceptedOut(BaseModel):
     due: int
     due_utc: str | None
     position: PositionOut
+    place: str
 
 
 class SentOut(BaseModel):
@@ -85,6 +86,7 @@ class SentOut(BaseModel):
     due: int | None = None
     due_utc: str | None = None
     position: PositionOut | None = None
+    place: str | None = None
     problem: dict[str, Any] | None = None
 
 
@@ -166,7 +168,7 @@ async def send_messages(
         raise unavailable() from None
     accepted = [answer["id"] for answer in answers if answer["status"] == ACCEPTED]
     trail.note(accepted=len(accepted), refused=len(answers) - len(accepted), ids=accepted[:IDS_NOTED_MAX])
-    items = [with_times(answer, "due") if "due" in answer else answer for answer in answers]
+    items = [accepted_document(answer) for answer in answers]
     told = {"items": items, "accepted": len(accepted), "refused": len(answers) - len(accepted)}
     return json_response(told, 200, {"Idempotency-Replayed": "true"} if is_replayed else {})
 
@@ -195,7 +197,7 @@ def scoped(key: str, scope: str) -> str:
 
 def told(accepted: dict[str, object], is_replayed: bool = False) -> Response:
     """202 for a message that Kafka has."""
-    return json_response(with_times(accepted, "due"), 202, {"Idempotency-Replayed": "true"} if is_replayed else {})
+    return json_response(accepted_document(accepted), 202, {"Idempotency-Replayed": "true"} if is_replayed else {})
 
 
 async def send_once(
@@ -207,8 +209,7 @@ async def send_once(
     """
     match await _begin(ports, key, fingerprint):
         case Answered(response):
-            first: dict[str, object] = json.loads(response)
-            return first, True
+            return dict(json.loads(response)), True
         case Fresh() as fresh:
             message_id = message.id or id or repeatable_id(key, fingerprint)
             if message.id is None and (left := _left_before(ports, message_id)) is not None:
@@ -318,8 +319,7 @@ async def _sent(ports: Ports, ready: Ready) -> dict[str, object]:
         due_ms = ready.drafted.due_ms(at, ports.policies.table, ports.sources.reserved)
     except Problem:
         due_ms = ready.planned_ms
-    position = {"topic": at.topic, "partition": at.partition, "offset": at.offset}
-    return {"id": ready.drafted.id, "due": due_ms, "position": position}
+    return {"id": ready.drafted.id, "due": due_ms, "position": Place(*at[:3])._asdict()}
 
 
 # --- many ---------------------------------------------------------------------------------------------------------

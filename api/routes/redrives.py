@@ -14,7 +14,7 @@ from api.ports import Limits
 from api.problems import unprocessable
 from api.routes.jobs import JobKind, KeyPrefix, add_common, spelt, told
 from policies.duration import parse_duration
-from sidecar.operations.dead_letters.dead_letter import place_of
+from sidecar.model.record import Place
 from sidecar.operations.dead_letters.edit import Edit, NewContent
 from sidecar.operations.dead_letters.masking import MASK
 from sidecar.operations.dead_letters.redrive_plan import AT_ONCE, Action, Governor, Redrive, SearchedSelection
@@ -108,7 +108,7 @@ class NewRedrive(BaseModel):
         """Offsets of the letters that are named, by partition. Raises `Problem`."""
         found: dict[int, set[int]] = {}
         for number, text in enumerate(self.letters):
-            place = place_of(text)
+            place = Place.of_text(text)
             if place is None or place.topic != self.topic:
                 raise unprocessable("invalid-body", f"letters/{number} must be {self.topic}/partition/offset.")
             found.setdefault(place.partition, set()).add(place.offset)

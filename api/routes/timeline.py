@@ -6,11 +6,16 @@ from typing import Any, TypeVar
 from sidecar.lookup.attempts import Attempts, attempt_events, before_held, before_settled, came
 from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
 from sidecar.model.condition import Pausable, Pause, PauseKind, Pauses
-from sidecar.model.record import Outcome, Place
+from sidecar.model.record import Outcome, Place, with_places
 from sidecar.model.times import with_times
 
 Row = dict[str, Any]
 Told = TypeVar("Told", Settlement, Entry)
+
+
+def accepted_document(told: Row) -> Row:
+    """A message that was sent, as it is shown: its due time in words and its place as text, too."""
+    return with_places(with_times(told, "due"), "position")
 
 
 def place_of_row(row: Row) -> Place:
@@ -18,9 +23,16 @@ def place_of_row(row: Row) -> Place:
     return Place(**row["position"])
 
 
+def places_document(rows: Sequence[Row]) -> Row:
+    """Where several held records lie in their sources, as part of a problem."""
+    return {"positions": [row["position"] for row in rows], "places": [str(place_of_row(row)) for row in rows]}
+
+
 def row_document(row: Row) -> Row:
-    """A held record as it is shown: the row, its times in words, too."""
-    return with_times(row, "due", "first_failure", "expires_at")
+    """A held record as it is shown: the row, its times in words and its places as text, too."""
+    told = with_times(row, "due", "first_failure", "expires_at")
+    origin = row.get("origin") or ""
+    return {**with_places(told, "position", "accepted"), "origin_place": origin if Place.of_text(origin) else None}
 
 
 def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
@@ -99,7 +111,7 @@ def settled_document(
         "settled": last.settled_ms,
         "timeline": [*in_time(events), _left(last)],
     }
-    return with_times(told, "due", "settled")
+    return with_places(with_times(told, "due", "settled"), "position", "accepted")
 
 
 def final(settlements: Sequence[Settlement]) -> Settlement | None:
@@ -122,7 +134,7 @@ def in_time(events: list[Row]) -> list[Row]:
 
 def _event(event: str, time_ms: int | None, **facts: Any) -> Row:
     """One line of a timeline; no time: it isn't known."""
-    return with_times({"event": event, "time": time_ms, **facts}, "time")
+    return with_places(with_times({"event": event, "time": time_ms, **facts}, "time"), "position", "control")
 
 
 def _entered(entry: Entry) -> Row:
@@ -131,7 +143,7 @@ def _entered(entry: Entry) -> Row:
 
 def _moved(settlement: Settlement) -> Row:
     by = settlement.place._replace(offset=settlement.related)._asdict() if settlement.related >= 0 else None
-    return _event("moved", settlement.settled_ms, by=by, ledger=_at(settlement.ledger))
+    return with_places(_event("moved", settlement.settled_ms, by=by, ledger=_at(settlement.ledger)), "by")
 
 
 def missed(settlements: Sequence[Settlement]) -> list[Row]:
@@ -150,12 +162,21 @@ def _left(settlement: Settlement) -> Row:
     if settlement.reason:
         event["reason"] = settlement.reason
     if settlement.outcome in (Outcome.CANCELLED, Outcome.REPLACED) and settlement.related >= 0:
-        event["by"] = settlement.place._replace(offset=settlement.related)._asdict()
+        event = with_places({**event, "by": settlement.place._replace(offset=settlement.related)._asdict()}, "by")
     return {**event, "ledger": _at(settlement.ledger)}
 
 
 def _at(ledger: LedgerPlace) -> Row:
     return {"partition": ledger.partition, "offset": ledger.offset}
+
+
+def with_ledger(events: Sequence[Row], topic: str) -> list[Row]:
+    """Events with the place of the block that tells of each, where one does: in the ledger's topic."""
+    told = []
+    for event in events:
+        block = event.get("ledger")
+        told.append(event if block is None else {**event, "ledger_place": str(Place(topic, **block))})
+    return told
 
 
 def _of_delivery(place: Place, before: Attempts, known: Sequence[Told]) -> list[Told]:

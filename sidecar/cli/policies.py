@@ -19,7 +19,7 @@ from sidecar.cli.output import (
     show_items,
     show_result,
 )
-from sidecar.cli.rest_client import TokenOption, UrlOption, connect
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.settings.settings import Settings
 
@@ -112,21 +112,26 @@ def rollback(
 @app.command()
 def explain(
     context: typer.Context,
-    topic: Annotated[str, typer.Option(help="Source topic of the record.")],
+    topic: Annotated[str | None, typer.Option(help="Source topic of the record.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
     policy: Annotated[str | None, typer.Option(help="Ask only this policy.")] = None,
     file: Annotated[str | None, typer.Option("--file", "-f", help="Take the policy from this YAML file.")] = None,
     timestamp: Annotated[
         str | None, typer.Option(help="Of the record: RFC 3339 with zone, or epoch milliseconds; default: now.")
     ] = None,
-    partition: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
-    offset: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Of the record; jitter depends on it. Default: 0.")
+    ] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Of the record; jitter depends on it. Default: 0.")] = None,
+    place: Annotated[str | None, typer.Option(help="topic/partition/offset, in place of these three.")] = None,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Show what would become of a record, with all its attempts. Nothing is sent or changed."""
-    record: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
+    record = given({"topic": topic, "partition": partition, "offset": offset, "place": place})
+    if (topic is None) == (place is None) or (place is not None and len(record) > 1):
+        raise Failure("say where the record lies: --topic with --partition and --offset, or --place", Status.USAGE)
     record["headers"] = [read_header(text) for text in header or ()]
     if timestamp is not None:
         record["timestamp"] = time_ms("--timestamp", timestamp)

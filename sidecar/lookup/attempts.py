@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.decision import ATTEMPTS_EXHAUSTED, NOT_RETRYABLE, TIMEOUT
 from sidecar.lookup.receipt import Settlement
-from sidecar.model.record import Outcome, Place
+from sidecar.model.record import Outcome, Place, with_places
 from sidecar.model.times import with_times
 
 Row = dict[str, Any]
@@ -79,7 +79,8 @@ def attempt_events(attempts: Attempts, accepted: Row, first_failure_ms: int | No
     if not attempts.made:
         return
     first = next((came(one) for one in attempts.known if one.attempt == 2), accepted if attempts.made == 1 else None)
-    yield with_times({"event": "first-failure", "time": first_failure_ms, "attempt": 1, "position": first}, "time")
+    told = {"event": "first-failure", "time": first_failure_ms, "attempt": 1, "position": first}
+    yield with_places(with_times(told, "time"), "position")
     expected = 2
     for one in attempts.known:
         yield from _unknown(expected, one.attempt - 1)
@@ -96,4 +97,4 @@ def _unknown(first: int, last: int) -> Iterator[Row]:
 def _event(event: str, time_ms: int, one: Settlement, **facts: Any) -> Row:
     ledger = {"partition": one.ledger.partition, "offset": one.ledger.offset}
     told = {"event": event, "time": time_ms, **facts, "position": came(one), "target": one.target, "ledger": ledger}
-    return with_times(told, "time")
+    return with_places(with_times(told, "time"), "position")

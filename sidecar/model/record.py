@@ -1,19 +1,23 @@
 """The words every part of the sidecar shares: a held record, its place, and the ways it can leave."""
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 from itertools import islice, zip_longest
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from policies.headers import ID
+from policies.headers import ID, OFFSET_MAX
+from policies.request import INT32_MAX
 
 Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Final[Headers] = []  # shared: whoever holds a record never changes its header lists
 
 
+# Names of topics as `policies.fields` has them, which takes longer to import than all of this.
+_PLACE: Final = re.compile(r"(?!\.{1,2}/)([A-Za-z0-9._-]{1,249})/([0-9]{1,10})/([0-9]{1,19})")
 NEVER_HELD: Final = -1  # in place of the bytes that a departure took while it was held
 
 
@@ -36,6 +40,32 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}/{self.offset}"
+
+    @classmethod
+    def of_text(cls, text: str) -> "Place | None":
+        """The place that a text names; None: it names none."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            return None
+        place = cls(found[1], int(found[2]), int(found[3]))
+        return place if place.partition <= INT32_MAX and place.offset <= OFFSET_MAX else None
+
+
+PLACE: Final = "place"
+
+
+def with_places(document: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Document with the text of a place behind each of these fields that it has: `place` behind `position`, else
+    `<name>_place`; null for null. The fields have topic, partition and offset, or that text.
+    """
+    told: dict[str, Any] = {}
+    for name, value in document.items():
+        told[name] = value
+        if name in names:
+            is_text = value is None or isinstance(value, str)
+            text = value if is_text else "{topic}/{partition}/{offset}".format_map(value)
+            told[PLACE if name == "position" else f"{name}_{PLACE}"] = text
+    return told
 
 
 class Position(NamedTuple):

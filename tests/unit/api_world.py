@@ -62,6 +62,7 @@ from tests.source import ROOT
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven, MemoryShipping
 from tests.unit.pause_world import MemoryPauses
+from tests.unit.place_rule import unplaced
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
 from tests.unit.report_world import MemoryOverview
 from tests.unit.schedule_world import LIMITS, MemorySchedules
@@ -352,6 +353,7 @@ class World:
         refuse_undescribed(self, method, response)
         refuse_undescribed_headers(self, method, response)
         refuse_misshapen(self, method, response)
+        refuse_unplaced(response)
         return response
 
     def send_raw(self, method: str, path: str, body: bytes, **headers: str) -> httpx.Response:
@@ -472,6 +474,13 @@ def refuse_misshapen(api: World, method: str, response: httpx.Response) -> None:
                 faults = [f"{error.json_path}: {error.message[:200]}" for error in shape.iter_errors(response.json())]
                 assert not faults, (route.path, faults)
             return
+
+
+def refuse_unplaced(response: httpx.Response) -> None:
+    """Fail when an answer has a place of a record without its text."""
+    kind = response.headers.get("content-type", "")
+    if "/v1/" in response.url.path and response.content and kind in ("application/json", "application/problem+json"):
+        assert not (faults := list(unplaced(response.json()))), (response.url.path, faults)
 
 
 REMINDERS: dict[str, Any] = {

@@ -113,7 +113,7 @@ def _record(found: DeadLetter) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict) or not isinstance(record.get("time"), int):
         return None
-    return {"position": str(found.place), **with_times(record, "time")}
+    return {"position": str(found.place), "place": str(found.place), **with_times(record, "time")}
 
 
 def _offset(cursor: str) -> int:

@@ -22,10 +22,10 @@ from api.sources import decision_of, refuse_unless_source
 from policies.decision import UNKNOWN_TARGET, Act, Facts, Hold, Quarantine
 from policies.headers import CONTROL_PREFIX, COUNTED, FAILURE, ID, INSTRUCTIONS, OFFSET_MAX, SOURCE
 from sidecar.model.header_codec import split
-from sidecar.model.record import Headers, Place
+from sidecar.model.record import Headers, Place, with_places
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.browse import Shown
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.redrive_routing import is_quarantined
 from sidecar.operations.dead_letters.resending import SENT, corrected_headers, plan_id
 from sidecar.operations.jobs.transactional_sender import ANY_PARTITION, OutgoingRecord
@@ -123,7 +123,7 @@ async def send_quarantined(
     trail.note(source=record.target)
     await told(lambda: ports.resending.send(letter, record))
     answer = {"position": str(place), "source": source.topic, **fate._asdict(), "plan": plan_id(place)}
-    return json_response(with_times(answer, "due"), 202)
+    return json_response(with_places(with_times(answer, "due"), "position"), 202)
 
 
 def _refuse_written(names: set[str]) -> None:
@@ -143,7 +143,7 @@ async def _sendable(ports: Ports, place: Place, has_value: bool) -> tuple[DeadLe
     if shown is None:
         raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
     letter = shown.letter
-    source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
+    source = Place.of_text(letter.text(SOURCE)) if is_quarantined(letter) else None
     if shown.sent is not None:
         raise Problem(409, "already-sent", SENT.format(plan=shown.sent.plan))
     if letter.headers is None:

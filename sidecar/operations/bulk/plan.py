@@ -25,6 +25,7 @@ from pydantic import (
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
 from sidecar.lookup.query import ALL, START, Key, Query, hashes_of
+from sidecar.model.record import with_places
 from sidecar.model.times import with_times
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
@@ -174,7 +175,7 @@ class Item(BaseModel):
         """As REST shows it."""
         position = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         told = {"id": self.id, "source": self.topic, "due": self.due_ms, "target": self.target, "policy": self.policy}
-        return {**with_times(told, "due"), "position": position}
+        return with_places({**with_times(told, "due"), "position": position}, "position")
 
 
 class Counted(BaseModel):

@@ -28,11 +28,12 @@ from policies.headers import (
 )
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import headers_of
-from sidecar.model.record import Headers, Place
+from sidecar.model.record import PLACE, Headers, Place, with_places
 from sidecar.model.times import with_times
 
 TEXT_LENGTH_MAX: Final = 1_024
 COUNT_DIGITS_MAX: Final = 6
+PLACES_TOLD: Final = ("origin", "source", "redriven_from")  # by headers, in which anything may stand
 
 
 class DeadLetter(NamedTuple):
@@ -95,7 +96,7 @@ class DeadLetter(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """JSON document of the letter without its payload and what it died of, as REST shows it."""
-        told = {
+        told: dict[str, Any] = {
             "position": str(self.place),
             "topic": self.place.topic,
             "partition": self.place.partition,
@@ -117,7 +118,8 @@ class DeadLetter(NamedTuple):
             "key_bytes": None if self.key is None else len(self.key),
             "value_bytes": None if self.value is None else len(self.value),
         }
-        return with_times(told, "time", "first_failure")
+        named = {f"{name}_{PLACE}": told[name] if Place.of_text(told[name] or "") else None for name in PLACES_TOLD}
+        return {**with_places(with_times(told, "time", "first_failure"), "position"), **named}
 
 
 def letter_of(message: Message) -> DeadLetter:
@@ -128,16 +130,6 @@ def letter_of(message: Message) -> DeadLetter:
     except SystemError:
         headers = None
     return DeadLetter(place, message.timestamp()[1], message.key(), message.value(), headers)
-
-
-def place_of(text: str) -> Place | None:
-    """The place that `topic/partition/offset` names; None when it names none."""
-    topic, _, rest = text.partition("/")
-    partition, _, offset = rest.partition("/")
-    numbers = (partition, offset)
-    if not topic or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
-        return None
-    return Place(topic, int(partition), int(offset))
 
 
 def _number(text: str) -> int | None:

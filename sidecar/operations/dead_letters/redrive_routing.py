@@ -28,9 +28,9 @@ from policies.glob import is_exact
 from policies.headers import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE
 from policies.model import Policy, Removed, Versioned
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
-from sidecar.model.record import Headers
+from sidecar.model.record import Headers, Place
 from sidecar.model.reserved_topics import NOT_A_SOURCE
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.edit import NotEditable
 from sidecar.operations.dead_letters.redrive_plan import TARGETS_MAX, Action, Redrive
 
@@ -69,7 +69,7 @@ def destination(letter: DeadLetter, versions: Versions) -> str | None:
     """The topic it goes to; None: it needs to be said."""
     if letter.headers is None:  # it may be a quarantined one
         return None
-    source = place_of(letter.text(SOURCE))
+    source = Place.of_text(letter.text(SOURCE))
     if is_quarantined(letter):
         return source.topic if source else None
     policy = _policy_of(letter, versions)
@@ -90,7 +90,7 @@ def _by_policy(letter: DeadLetter, policy: Policy) -> str | None:
     if policy.retry is not None and policy.dead_letter is None:
         named = letter.place.topic.endswith(DEAD_LETTER_SUFFIX)
         return letter.place.topic.removesuffix(DEAD_LETTER_SUFFIX) if named else None
-    source = place_of(letter.text(SOURCE))
+    source = Place.of_text(letter.text(SOURCE))
     default = policy.target.topic
     if default is None and policy.retry is not None and source and source.topic.endswith(RETRY_SUFFIX):
         default = source.topic.removesuffix(RETRY_SUFFIX)
@@ -199,7 +199,7 @@ class Sorting:
 
     def parcel(self, letter: DeadLetter, target: str, leg: str) -> RoutedLetter:
         """The letter as it is sent."""
-        source = place_of(letter.text(SOURCE))
+        source = Place.of_text(letter.text(SOURCE))
         if source is None or not self._goes_back(letter, target):
             return RoutedLetter(letter, target, redriven_headers(letter, to_its_source=False, leg=leg))
         # Without a key only the partition that it came from has the records of its id.
@@ -210,7 +210,7 @@ class Sorting:
     @staticmethod
     def _goes_back(letter: DeadLetter, target: str) -> bool:
         """Whether it is decided anew in its source, rather than delivered."""
-        source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
+        source = Place.of_text(letter.text(SOURCE)) if is_quarantined(letter) else None
         return source is not None and source.topic == target
 
     def _destination(self, letter: DeadLetter) -> str | None:

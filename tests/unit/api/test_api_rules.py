@@ -1,5 +1,6 @@
 """Rules of the API that every route keeps, whoever adds one: asked of all that the application has."""
 
+import json
 import re
 from collections.abc import Iterator
 from html import escape
@@ -16,6 +17,7 @@ from tests.pages.problems import types
 from tests.source import ROOT
 from tests.unit.api.access.role_world import CALLS, ask, full_world, token_of
 from tests.unit.api_world import World, headers_described, problem, shapes, world
+from tests.unit.place_rule import unplaced
 
 ROUTES: Final = [route for part in PARTS for route in part.router.routes if isinstance(route, APIRoute)]
 UNFORESEEN: Final = (
@@ -94,6 +96,35 @@ def test_what_is_answered_has_a_schema_and_an_example(document: Any, call: str) 
 def test_what_is_answered_is_as_described(call: str) -> None:
     for one in CALLS[call]:
         assert ask(call, one, Role.ADMIN).status < 300  # the world compares the answer with its schema
+
+
+@pytest.mark.parametrize("call", sorted(answers := json.loads((ROOT / "api/answers.json").read_text())))
+def test_each_place_of_a_record_is_there_as_text_under_a_name_that_ends_alike(call: str) -> None:
+    for status, answer in answers[call].items():
+        assert list(unplaced(answer)) == [], status
+
+
+PLACED: Final = {"topic": "a", "partition": 0, "offset": 7}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PLACED,
+        {"position": PLACED},
+        {"position": "a/0/7"},
+        {"position": PLACED, "place": "a/0/8"},
+        {"items": [{"control": PLACED, "place": "a/0/7"}]},
+        {"timeline": [{"by": PLACED, "by_place": "by"}]},
+        {"positions": [PLACED, PLACED], "places": ["a/0/7"]},
+        {"items": [PLACED]},
+        {"ledger": {"partition": 0, "offset": 7}, "ledger_place": "ledger/0/8"},
+        {"redriven": {"came_back": "a/0/7"}},
+    ],
+    ids=str,
+)
+def test_an_answer_with_a_place_that_has_no_text_is_found(answer: Any) -> None:
+    assert list(unplaced(answer))
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------

@@ -195,6 +195,12 @@ def test_explain_shows_decision_and_attempts(tickover: Terminal, file: Path) -> 
     table = tickover(*arguments, "--timestamp", "2027-01-15T08:00:00Z").stdout
     assert "2027-01-15T08:00:01.000Z" in table
     assert "attempts_exhausted" in table
+    at = tickover.data(*arguments, "--partition", "3", "--offset", "7", "--timestamp", str(NOW_MS))
+    named = ("--place", "orders-retry/3/7", "--policy", "orders-retry", "--timestamp", str(NOW_MS))
+    assert tickover.data("policies", "explain", "-f", str(file), *named) == at
+    for wrong in ((), ("--topic", "t", "--place", "t/0/1"), ("--place", "t/0/1", "--offset", "0")):
+        result = tickover("policies", "explain", *wrong)
+        assert (result.exit_code, "or --place" in result.stderr) == (2, True)
     assert tickover("policies", "explain", "--topic", "t", "--policy", "nobody").exit_code == 3
     assert tickover("policies", "explain", "--topic", "t", "-f", str(file)).exit_code == 2
     assert tickover(*arguments, "--timestamp", "1800000000").exit_code == 2

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sidecar.model.record import Place
+from sidecar.model.record import Place, with_places
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.groups.notes import GroupNote, GroupState
 
@@ -99,7 +99,7 @@ class Group:
         }
         if self.frame is not None:
             told["trend"] = {"minutes": self.minutes, "hours": self.hours}
-        return with_times(told, "first_seen", "last_seen")
+        return with_places(with_times(told, "first_seen", "last_seen"), "example")
 
 
 def note_document(note: GroupNote | None) -> dict[str, Any]:

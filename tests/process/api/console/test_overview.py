@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from sidecar.conditions.attribution import Sign
-from sidecar.lookup.report import MINUTE_MS, MINUTES, Minute, Rebuild, Report, Wait
+from sidecar.lookup.report import MINUTE_MS, MINUTES, DueMinute, Minute, Rebuild, Report, Wait
 from tests.process.api.console.browsing import Console, look_at
 from tests.unit.api_world import World
 from tests.unit.report_world import LANE, NOW_MS, busy_report, late, report, seen
@@ -36,7 +36,8 @@ def rebuilding() -> Report:
 
 def fill(api: World) -> None:
     due = {THIS + ahead: 1_500 + (ahead * 37) % 900 + (9_000 if 31 < ahead < 35 else 0) for ahead in range(MINUTES)}
-    busy = busy_report().model_copy(update={"minutes": minutes()})
+    near = tuple(DueMinute(minute=THIS + ahead, held=due[THIS + ahead]) for ahead in range(10))
+    busy = busy_report().model_copy(update={"minutes": minutes(), "near": near})
     signs = (Sign("r", "tickover-1", NOW_MS - 45_000),)
     api.group.seen = seen(
         busy, rebuilding(), silent=signs, minutes={**due, -1: 1_026_331}, read={LANE: 9}, lags={LANE: 4}

@@ -64,7 +64,8 @@ def test_cancelled_with_its_receipt(api: World) -> None:
     assert response.json() == {
         "id": "a", "source": "reminders", "action": "cancel", "outcome": "cancelled", "due": NOW_MS + 8,
         "due_utc": "2027-01-15T08:00:00.008Z",
-        "position": MINE, "control": {**MINE, "offset": CONTROL},
+        "position": MINE, "place": "reminders/3/8",
+        "control": {**MINE, "offset": CONTROL}, "control_place": f"reminders/3/{CONTROL}",
     }  # fmt: skip
     assert headers_of(api) == {"tickover-id": b"a", "tickover-action": b"cancel", "tickover-if-offset": b"8"}
 

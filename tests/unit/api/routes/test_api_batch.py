@@ -41,7 +41,8 @@ def test_each_message_has_its_own_answer(api: World) -> None:
     first, second, third, _, last = document["items"]
     position = {"topic": "reminders", "partition": api.sender.sent[0].partition, "offset": 0}
     due = {"due": NOW_MS + 60_000, "due_utc": "2027-01-15T08:01:00.000Z"}
-    assert first == {"status": 202, "id": "a", **due, "position": position}
+    place = "reminders/{partition}/0".format_map(position)
+    assert first == {"status": 202, "id": "a", **due, "position": position, "place": place}
     assert (second["id"], second["problem"]["type"]) == ("b", "/problems/too-far")
     assert third["problem"]["errors"][0]["at"] == "/target"
     assert last["id"] not in ("", None)

@@ -93,7 +93,8 @@ def test_a_run_changes_what_was_planned_and_each_has_a_receipt(api: World) -> No
     assert first["items"][0] == {
         "id": "0", "source": "reminders", "action": "cancel", "outcome": "cancelled", "state": None, "due": DUE_MS,
         "due_utc": "2027-01-15T08:01:00.000Z", "position": {"topic": "reminders", "partition": 0, "offset": 0},
-        "control": {"topic": "reminders", "partition": 0, "offset": 7},
+        "place": "reminders/0/0", "control": {"topic": "reminders", "partition": 0, "offset": 7},
+        "control_place": "reminders/0/7",
     }  # fmt: skip
     rest = api.call("GET", f"/v1/changes/{document['id']}/receipts?limit=3&cursor={first['next']}").json()
     assert ([receipt["id"] for receipt in rest["items"]], rest["next"]) == (["4"], None)

@@ -181,8 +181,10 @@ def test_one_letter_says_by_which_plan_it_was_sent_and_whether_it_came_back() ->
         came_back = api.letters.add("orders-dlq", dead(redrive_source="orders-dlq/0/0"), partition=1)
         told = {**with_times({"plan": "plan", "from": NOW_MS, "to": NOW_MS}, "from", "to"), "is_whole": True}
         first = api.call("GET", "/v1/dead-letters/orders-dlq/0/0").json()
-        assert first["redriven"] == {**told, "came_back": str(came_back.place)}
-        assert api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()["redriven"] == {**told, "came_back": None}
+        place = str(came_back.place)
+        assert first["redriven"] == {**told, "came_back": place, "came_back_place": place}
+        other = api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()
+        assert other["redriven"] == {**told, "came_back": None, "came_back_place": None}
         assert api.call("GET", f"/v1/dead-letters/{came_back.place}").json()["redriven"] is None  # it is open
 
 

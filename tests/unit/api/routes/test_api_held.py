@@ -67,7 +67,9 @@ def test_a_settled_message_with_its_whole_way(outcome: Outcome) -> None:
     way = [("accepted", None), ("due", 4_008), ("overflow", 5_000), ("not-found", 5_000), (word, 5_000)]
     assert events(document) == way
     assert document["timeline"][-2]["control"] == {"topic": "reminders", "partition": 3, "offset": 11}
+    assert document["timeline"][-2]["control_place"] == "reminders/3/11"
     assert document["timeline"][-1]["ledger"] == {"partition": 1, "offset": 8}
+    assert document["timeline"][-1]["ledger_place"] == f"{api.about.settings.ledger_topic}/1/8"
 
 
 def test_a_message_cancelled_before_it_was_due_never_was_due() -> None:
@@ -80,6 +82,7 @@ def test_a_message_cancelled_before_it_was_due_never_was_due() -> None:
     assert document["due"] == 9_999
     assert document["timeline"][0]["position"]["offset"] == 8
     assert document["timeline"][-1]["by"]["offset"] == 11
+    assert document["timeline"][-1]["by_place"] == "reminders/3/11"
 
 
 def test_a_cancel_that_went_to_another_partition_is_shown_with_the_message_and_without_it() -> None:
@@ -89,6 +92,7 @@ def test_a_cancel_that_went_to_another_partition_is_shown_with_the_message_and_w
         control = {"topic": "reminders", "partition": 0, "offset": 11}
         unknown = problem(api.call("GET", "/v1/messages/a"), 404, "unknown-message")
         assert [one["control"] for one in unknown["controls"]] == [control]
+        assert unknown["controls"][0]["ledger_place"] == f"{api.about.settings.ledger_topic}/1/8"
         api.held.rows = [row(8, id="a")]
         document = get(api, "/v1/messages/a")
     assert [(one["event"], one.get("control")) for one in document["timeline"]][-2:] == [
@@ -113,6 +117,9 @@ def test_a_moved_message_is_held_under_its_new_place() -> None:
     [move] = [event for event in document["timeline"] if event["event"] == "moved"]
     assert document["timeline"][0]["position"]["offset"] == 8
     assert move["by"] == {"topic": "reminders", "partition": 3, "offset": 11}
+    assert (move["by_place"], document["place"], document["accepted_place"]) == (
+        "reminders/3/11", "reminders/3/11", "reminders/3/8",
+    )  # fmt: skip
 
 
 # --- deliveries before --------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def test_accepted_after_the_acknowledgement(api: World) -> None:
         "due": NOW_MS + 90_000,
         "due_utc": "2027-01-15T08:01:30.000Z",
         "position": {"topic": "reminders", "partition": partition, "offset": 0},
+        "place": f"reminders/{partition}/0",
     }
     (record,) = api.sender.sent
     assert (record.key, record.value, record.timestamp_ms) == (b"42", b"hi", NOW_MS)

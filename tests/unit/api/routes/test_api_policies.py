@@ -315,6 +315,16 @@ def test_explain_a_record_given_whole(api: World) -> None:
     assert explained(api, record=whole).json() == explained(api, record=record).json()
 
 
+def test_a_record_may_be_named_by_its_place_on_which_its_jitter_depends(api: World) -> None:
+    policy = {**RETRY, "retry": {"attempts": 5, "backoff": {"kind": "fixed", "delay": "1h", "jitter": "full"}}}
+
+    def due(**record: Any) -> int:
+        return int(explained(api, policy=policy, record={"timestamp": 1_000, **record}).json()["decision"]["due"])
+
+    assert due(place="orders-retry/3/7") == due(topic="orders-retry", partition=3, offset=7)
+    assert due(place="orders-retry/3/8") != due(place="orders-retry/3/7")
+
+
 def test_explain_quarantine_and_dead(api: World) -> None:
     record = {"topic": "orders-retry", "headers": [["tickover-attempt", "6"]]}
     assert explained(api, policy=RETRY, record=record).json()["decision"]["reason"] == "attempts_exhausted"
@@ -330,6 +340,10 @@ def test_explain_quarantine_and_dead(api: World) -> None:
         ({"policy": {}, "record": {"topic": "t"}}, 422, "invalid-body"),
         ({"policy": RETRY}, 422, "invalid-body"),
         ({"policy": RETRY, "record": {"topic": "t", "offset": -1}}, 422, "invalid-body"),
+        ({"policy": RETRY, "record": {}}, 422, "invalid-body"),
+        ({"policy": RETRY, "record": {"topic": "t", "place": "t/0/1"}}, 422, "invalid-body"),
+        ({"policy": RETRY, "record": {"place": "t/0/1", "partition": 0}}, 422, "invalid-body"),
+        ({"policy": RETRY, "record": {"place": "t/0"}}, 422, "invalid-body"),
     ],
 )
 def test_bad_explain(api: World, body: Any, status: int, type: str) -> None:

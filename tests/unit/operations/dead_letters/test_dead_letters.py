@@ -11,7 +11,7 @@ from policies.model import Policy, Versioned
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters import browse as browse_module
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.groups.counting import GroupCounter
 from sidecar.operations.dead_letters.groups.digests import Digests
 from sidecar.operations.dead_letters.masking import (
@@ -155,12 +155,6 @@ def test_searches_of_letters_without_anything_find_nothing() -> None:
     for search in (Search(error="x"), Search(id="x"), Search(key_prefix="x"), Search(header="a=x")):
         for headers in (None, [], [("a", None)]):
             assert not Masking(()).finds(letter(headers)._replace(key=None), search, with_addresses=True)
-
-
-def test_places_are_read_back() -> None:
-    assert place_of("a.b-c/3/77") == Place("a.b-c", 3, 77)
-    for text in ("", "a", "a/1", "a/1/", "a/x/1", "/1/1", "a/-1/1", "a/1/" + "9" * 30, "a/\u0661/1", "a/1/1/1"):
-        assert place_of(text) is None
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def test_a_corrected_record_goes_to_its_source_and_all_else_stays(api: World) ->
     assert answer.status_code == 202, answer.text
     assert answer.json() == {
         "position": "tickover.quarantine/0/0",
+        "place": "tickover.quarantine/0/0",
         "source": "reminders",
         "due": NOW_MS + 600_000,
         "due_utc": "2027-01-15T08:10:00.000Z",
