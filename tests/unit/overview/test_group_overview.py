@@ -139,9 +139,7 @@ def test_a_replica_without_redis_or_engine_still_says_what_it_knows() -> None:
         seen = asked.overview(NOW_MS, 3)
         (one,) = seen.replicas
         assert (one.report.forecast_problem, seen.minutes) == (problem, minutes)
-        assert one.report.near == ((DueMinute(minute=this, held=2),) if lives else ()), (
-            "overdue: of no minute"
-        )
+        assert one.report.near == ((DueMinute(minute=this, held=2),) if lives else ()), "overdue: of no minute"
         assert seen.problem
         assert (LANE in seen.missing) is not lives
         assert len(seen.missing) == 4 - lives
