@@ -51,6 +51,7 @@ document.addEventListener("htmx:afterRequest", (event) => {
   if (!requestConfig.elt.matches("[data-events]")) return;
   if (!successful && stale.hidden) stale.textContent = `Not refreshed since ${clock.format(heardAt)}: there was no answer. It is tried again.`;
   if (successful) heardAt = Date.now();
+  else isDue = true; // what the event told of is still to be shown
   stale.hidden = successful;
 });
 const clock = new Intl.DateTimeFormat("en-GB", { timeZone: document.body.dataset.zone, timeStyle: "medium" });

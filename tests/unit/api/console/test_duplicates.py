@@ -25,7 +25,7 @@ def api() -> Iterator[World]:
 
 
 def like(api: World, key: bytes, value: bytes, headers: Headers) -> tuple[Browser, dict[str, str], str]:
-    """Who looks, the fields of the form as a browser sends them, and the page."""
+    """A viewer, the fields of the form as a browser sends them, and the page."""
     api.held.rows = [row_of(HERE, held(0, NOW_MS + 60_000, "a", headers=headers), "wheel") | {"target": "push"}]
     api.letters.add("reminders", [*ID, *headers], key=key, value=value)
     viewer = Browser(api, session())
