@@ -144,7 +144,7 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
     With `action` `discard` its run marks the letters as settled by a person: they are open no more, nothing is sent.
     """
     asked = validated(NewRedrive, body)
-    trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.shown())
+    trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.recorded())
     named, edit = asked.offsets(), None if asked.edit is None else asked.edit.edit(ports.limits)
     trail.note(action=asked.action, letters=named, edit=None if edit is None else edit.document())
     wanted = Wanted(

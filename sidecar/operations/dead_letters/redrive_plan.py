@@ -96,9 +96,13 @@ class SearchedSelection(Selection):
         return Search(**{name: getattr(self, name) or "" for name in OF_SEARCH})
 
     def shown(self) -> dict[str, Any]:
-        """Selection for an answer or an audit record: that letters are chosen by key or header, and not by which."""
+        """Selection for an answer: that letters are chosen by key or header, and not by which."""
         told = self.model_dump(exclude_none=True)
         return told | {name: MASK for name in OF_PAYLOAD if name in told}
+
+    def recorded(self) -> dict[str, Any]:
+        """Selection for an audit record, which stays when letters are gone: no words of what they say are in it."""
+        return self.shown() | ({} if self.error is None else {"error": MASK})
 
     def may_share(self, other: Selection) -> bool:
         """Whether a letter may fit both; False: none can. Any two errors may stand in one message, and any two headers

@@ -201,6 +201,7 @@ HELD: dict[str, Any] = {
 }  # fmt: skip
 LETTERS: dict[str, Any] = {
     "reason": "expired", "fingerprint": "0" * 16, "error_class": "X", "policy": "orders", "since": 1, "until": 2,
+    "error": "e", "id": "i", "key_prefix": "k", "header": "h=x",
 }  # fmt: skip
 LIMITS: dict[str, Any] = {"target": "orders", "rate": 1, "ramp": "1s", "stop_share": 0.5, "watch": "1s"}
 NAMED: dict[str, Any] = {"topic": "orders-dlq", "letters": ["orders-dlq/0/0"]}

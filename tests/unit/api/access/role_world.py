@@ -58,6 +58,11 @@ EDIT: Final[dict[str, Any]] = {
     "headers": {MARKS["header name"]: MARKS["header value"]},
 }
 ASKED: Final = {**CONTENT, "headers": [*CONTENT["headers"], ["tickover-target", "push"], ["tickover-delay", "90s"]]}
+SEARCH: Final = {
+    "error": MARKS["error text"],
+    "key_prefix": MARKS["key prefix"],
+    "header": f"{MARKS['header name']}={MARKS['header value']}",
+}
 ERROR: Final = f"{MARKS['error text']}: {MARKS['address in an error']}:5432 does not answer"
 WAIT_S: Final = 60.0
 DATA = "data:"  # a line of a stream
@@ -159,7 +164,7 @@ def done_change(api: World) -> Given:
 def redrive(api: World) -> Given:
     """A redrive that was planned."""
     api.redriving.ending = {"state": State.DONE}
-    body = {"topic": "orders-dlq", "filter": {"error_class": "Refused"}, "edit": EDIT}
+    body = {"topic": "orders-dlq", "filter": SEARCH, "edit": EDIT}
     bearer = {"authorization": f"Bearer {token_of(Role.WRITE)}"}
     id = api.call("POST", "/v1/redrives", json=body, headers=bearer).json()["id"]
     wait_for(lambda: not api.redriving.redrives.crew.works_on(id))
@@ -294,11 +299,11 @@ CALLS: Final[Mapping[str, tuple[Call, ...]]] = {
     "POST /v1/quarantine/{partition}/{offset}/send": (Call(ASIDE, body={"headers": {"tickover-delay": "10m"}}),),
     "GET /v1/redrives": (Call(prepare=redrive),),
     "POST /v1/redrives": (
-        Call(body={"topic": "orders-dlq", "filter": {"error_class": "Refused"}}),
+        Call(body={"topic": "orders-dlq", "filter": SEARCH}),
         Call(body={"topic": "orders-dlq", "letters": ["orders-dlq/0/0"], "edit": EDIT}),
         Call(body={"topic": "orders-dlq", "letters": ["orders-dlq/0/0"], "action": "discard"}),
     ),
-    "GET /v1/redrives/{id}": (Call(prepare=redrive),),
+    "GET /v1/redrives/{id}": (Call(prepare=redrive), Call(prepare=redrive, query=PAYLOAD)),
     "POST /v1/redrives/{id}/abort": (Call(prepare=redrive),),
     "POST /v1/redrives/{id}/approve": (Call(prepare=redrive_of_another),),
     "POST /v1/redrives/{id}/canary": (Call(prepare=redrive, body={"count": 1}),),

@@ -73,6 +73,7 @@ def test_who_may_call_it_and_what_they_see(name: str, call: Call) -> None:
         ("GET /v1/schedules", PAYLOADS),
         ("GET /v1/schedules/{name}", PAYLOADS),
         ("GET /v1/changes/{id}", {"key prefix"}),
+        ("GET /v1/redrives/{id}", {"key prefix", "header name", "header value", "error text"}),
     ],
 )
 def test_the_marks_are_found_where_they_are_shown(name: str, seen: set[str]) -> None:

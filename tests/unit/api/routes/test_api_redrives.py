@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.operations.dead_letters.masking import Search
+from sidecar.operations.dead_letters.masking import MASK, Search
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX
 from tests.unit.api_world import LETTER_RULES, World, problem, world
@@ -282,7 +282,7 @@ def test_a_plan_takes_the_words_of_a_search_and_the_rules_by_which_it_was_done()
         assert (kept.selection.search, kept.mask) == (Search(**words), LETTER_RULES.masking.rules)
         assert kept.mask
         assert api.call("GET", f"/v1/redrives/{plan}").json()["filter"] == {**FILTER, **words}
-        assert api.audited[-1]["notes"]["filter"] == {**FILTER, **words}
+        assert api.audited[-1]["notes"]["filter"] == {**FILTER, **words, "error": MASK}
         assert api.redriving.plans.redrives[planned(api)].plan.mask == (), "no search, no rules"
 
 
