@@ -19,8 +19,8 @@ from playwright.sync_api import Page
 from api.console import words
 from sidecar.lookup.query import row_of
 from sidecar.model.record import Headers, TopicPartition
-from tests.process.api.console import test_failures, test_forecast, test_overview
 from tests.process.api.console.browsing import WIDE, Console
+from tests.process.api.console.pages import test_failures, test_forecast, test_overview
 from tests.source import ROOT
 from tests.unit.api_world import NOW_MS, REMINDERS, World
 from tests.unit.change_world import held

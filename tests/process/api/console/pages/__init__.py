@@ -1,0 +1,1 @@
+"""The console in a browser, over an API of fakes."""
