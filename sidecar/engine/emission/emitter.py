@@ -187,9 +187,9 @@ class Emitter:
             while left > 0 and bytes_left > 0:
                 before = queue.bytes
                 lane, records = queue.take_run(min(left, RUN_MAX))
-                if records:
+                if records and not lane.dropped:
                     self._emit_run(lane, records, now_ms)
-                else:
+                elif not records:
                     self._emit_one(*queue.first, now_ms)
                     queue.popleft()
                 left, bytes_left = left - max(len(records), 1), bytes_left - (before - queue.bytes)

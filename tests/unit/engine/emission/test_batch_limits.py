@@ -140,3 +140,15 @@ def test_who_hands_partitions_over_waits_for_nothing_that_goes_apart() -> None:
     bench.wait_until(lambda: settlement.ready and not settlement._committer.busy and settlement._closing is None)
     settlement.step([bench.lane], bench.clock.now_ms, bench.replica.emitter)
     assert settlement._turn == USUAL
+
+
+def test_what_came_back_while_its_partition_was_handed_over_is_not_emitted_any_more() -> None:
+    bench = narrow(Bench(), 20_000)
+    bench.send(b"later", 60_000)
+    bench.wait_until(lambda: bench.lane.wheel.count == 1)
+    emitter, output = bench.replica.emitter, bench.replica.small_output
+    emitter.redelivery.small.append(bench.lane, next(iter(bench.lane.wheel.records())))
+    bench.lane.dropped = True
+    emitter.emit_small(bench.clock.now_ms)
+    assert not emitter.redelivery.small
+    assert output.under_way == 0, "its next owner has read it"
