@@ -41,6 +41,7 @@ from sidecar.operations.dead_letters.redriven_log import TooManyNotes
 
 REFUSALS: Final = ("topic-not-found", "scans-busy", "kafka-unavailable")
 NAME_AND_VALUE: Final = r"(?s)^([^=]+=.*)?$"
+READ_MAX: Final = 1_000_000
 OF: Final = "@"  # in a cursor, between a place and a time
 router = APIRouter(tags=["dead letters"])
 
@@ -132,6 +133,10 @@ class GroupFilter(Filter):
     trend: Annotated[bool, Field(description="Count each by minute of the last hour, and by hour of the last day")] = (
         False
     )
+    read_max: Annotated[
+        int | None,
+        Field(ge=1, le=READ_MAX, description="Letters to read from Kafka at most, if less than the setting"),
+    ] = None
 
 
 @router.get("/v1/dead-letters/groups", **described("Count dead letters by what went wrong", None, *REFUSALS))
@@ -146,7 +151,7 @@ async def list_dead_letter_groups(
     query.let_see(caller, trail, query.topic)
     start, now_ms = _start_of_groups(query.cursor)
     frame = Frame(now_ms or ports.now_ms()) if query.trend else None
-    look = query.look()._replace(trend_ms=frame and frame.now_ms)
+    look = query.look()._replace(trend_ms=frame and frame.now_ms, read_max=query.read_max)
     groups, page = await answered(ports.letters.groups(query.topic, look, start))
     told = {"items": [group.document() for group in groups], **_progress(page, frame)}
     return json_response({**told, **({} if frame is None else {"trend": frame.document()})})

@@ -30,8 +30,8 @@ class Limits(NamedTuple):
 
 class Look(NamedTuple):
     """Filter of a search for letters. `only_open`: without those that were sent again or discarded; `whole`: key, value
-    and headers are to be shown, too, and addresses; `trend_ms`: the time of now, where groups are asked for their
-    trend.
+    and headers are to be shown, too, and addresses. Of groups: `trend_ms` is the time of now where they are asked for
+    their trend, `read_max` how many letters are read from Kafka at most, where that is less than the limit.
     """
 
     selection: Selection
@@ -39,6 +39,7 @@ class Look(NamedTuple):
     whole: bool = False
     trend_ms: int | None = None
     search: Search = Search()
+    read_max: int | None = None
 
 
 class Shown(NamedTuple):

@@ -10,6 +10,7 @@ from api.console.rest import path_of
 from sidecar.operations.dead_letters.groups.group import added_up
 
 PATIENCE_S: Final = 0.2  # after which a page is shown, and goes on reading
+READ_FIRST: Final = 4_000  # letters until then, of those that the sidecar hasn't read before
 PAGES_MAX: Final = 5  # of the API that one page of the console reads: each has 1,000 groups at most
 LEFT: Final = "Console-Left"  # header of a page that goes on reading: how many records were left
 STATES: Final = {"new": "warn", "known": "", "resolved": "ok", "back_again": "bad"}
@@ -88,15 +89,16 @@ async def _groups(page: Page, **query: str) -> Found:
     """
     began_s = time.monotonic()
     pieces: list[dict[str, Any]] = []
-    cursor, told = "", {}
+    before = page.request.headers.get(LEFT, "")
+    cursor, told, read = "", {}, {} if before else {"read_max": READ_FIRST}
     for _ in range(PAGES_MAX):
-        told = await page.get("/v1/dead-letters/groups", trend="true", cursor=cursor, **query)
+        told = await page.get("/v1/dead-letters/groups", trend="true", cursor=cursor, **read, **query)
         pieces += told["items"]
         cursor = told["next"]
         if not cursor or time.monotonic() - began_s > PATIENCE_S:
             break
     groups = sorted(added_up(pieces), key=lambda group: (-group["count"], group["topic"], group["fingerprint"]))
-    left, before = told["remaining"] if cursor else 0, page.request.headers.get(LEFT, "")
+    left = told["remaining"] if cursor else 0
     return Found(groups, told["trend"], left, left > 0 and (not before.isdecimal() or left < int(before)))
 
 

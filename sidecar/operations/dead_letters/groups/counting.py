@@ -40,7 +40,9 @@ class GroupCounter:
         """Groups of letters from `start` on, most frequent first, and the page's account. Its limit of records counts
         those that are read from Kafka. Raises LettersUnavailable.
         """
-        deadline_s = self._monotonic_s() + self._limits.seconds
+        deadline_s, read_max = self._monotonic_s() + self._limits.seconds, self._limits.records
+        if look.read_max is not None:
+            read_max = min(look.read_max, read_max)
         spans = spans_of(self._log, topics, look.selection, start)
         page, groups, read = Page(remaining=sum(span.end - span.begin for span in spans)), Groups(look, self._notes), 0
         for span in spans:
@@ -53,7 +55,7 @@ class GroupCounter:
                 page.remaining -= end - position
                 position, read = end, read + letters
                 page.following = Place(span.topic, span.partition, position) if page.remaining else None
-                if groups.is_full or read >= self._limits.records or self._monotonic_s() > deadline_s:
+                if groups.is_full or read >= read_max or self._monotonic_s() > deadline_s:
                     return groups.sorted(), page
         return groups.sorted(), page
 
