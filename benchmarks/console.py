@@ -9,6 +9,7 @@ console is open, in the same run.
 
 import argparse
 import random
+import re
 import statistics
 import threading
 import time
@@ -56,6 +57,7 @@ def main() -> None:
             first_s = taken(sidecar, PAGES["overview"])
             filler.fill(count, int(time.time() * 1000), lambda: HOUR_MS + random.randrange(SPREAD_MS))
             wait_until(lambda: bench.committed(group, SOURCE) >= count, TIMEOUT_S, "all records are in Redis")
+            read = reading(sidecar)
             times = {name: [taken(sidecar, path) for _ in range(TIMES)] for name, path in PAGES.items()}
             quiet = near_records(filler, sidecar, options.seconds, 0, lambda: None)
             with consoles(sidecar):
@@ -63,6 +65,8 @@ def main() -> None:
             arrivals = sorted(reader.read(quiet + watched), key=lambda arrival: arrival.due_ms)  # while it still emits
             sidecar.stop()
     rows = [("overview, the first page of the process, nothing held", f"{first_s * 1000:.0f} ms", "")]
+    rows.append(("failure groups, the first page of the process", f"{read[0] * 1000:.0f} ms", ""))
+    rows.append(("all pages until each letter was read", f"{sum(read):.1f} s", f"{len(read)} pages"))
     rows += [
         (name, f"{statistics.median(taken_s) * 1000:.0f} ms", f"{max(taken_s) * 1000:.0f} ms at most")
         for name, taken_s in times.items()
@@ -77,15 +81,33 @@ def main() -> None:
     Report(("what", "figure", ""), rows, caveats).show()
 
 
+def reading(sidecar: Sidecar) -> list[float]:
+    """Seconds of each page of failure groups until all letters are read, asked for as a page does that goes on."""
+    found: list[float] = []
+    left: re.Match[bytes] | None = None
+    while left is not None or not found:
+        taken_s, page = asked(sidecar, PAGES["failure groups"], {"Console-Left": left[1].decode()} if left else {})
+        found.append(taken_s)
+        left = re.search(rb'"Console-Left": "(\d+)"', page)
+    return found
+
+
 def taken(sidecar: Sidecar, path: str) -> float:
     """Seconds of one page."""
+    return asked(sidecar, path, {})[0]
+
+
+def asked(sidecar: Sidecar, path: str, headers: dict[str, str]) -> tuple[float, bytes]:
+    """Seconds of one page, and the page."""
     began_s = time.perf_counter()
-    with urllib.request.urlopen(f"{sidecar.url}{path}", timeout=ANSWER_S) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{sidecar.url}{path}", headers=headers), timeout=ANSWER_S
+    ) as answer:
         page = answer.read()
     taken_s = time.perf_counter() - began_s
     if b"</html>" not in page:
         raise BenchmarkError(f"{path} is no page")
-    return taken_s
+    return taken_s, page
 
 
 @contextmanager
