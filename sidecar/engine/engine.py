@@ -476,6 +476,10 @@ class Engine:
         self._parts.tally.forget(gone.difference(topic for topic, _ in self._lanes if topic is not None))
         self._parts.emitter.gate.forget(gone)
 
+    def doubt_source(self, topic: str, words: str) -> None:
+        """Find out whether a source may still be read, of which the brokers say so: a command for `submit`."""
+        self._parts.assignment.unreadable(topic, words)
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self, time: Time, pace: Callable[[float], None]) -> None:

@@ -198,6 +198,28 @@ def _described(
     return found
 
 
+def refusals(admin: AdminClient, names: Collection[str], seconds: float) -> dict[str, str]:
+    """Which of these topics we may not see, in the brokers' words; "" where there is no such topic, or we see it. What
+    nobody answers for is left out.
+    """
+    found: dict[str, str] = {}
+    if not names or not has_controller(admin, min(names), seconds):
+        return found
+    for name, answer in admin.describe_topics(TopicCollection(sorted(names)), request_timeout=seconds).items():
+        try:
+            answer.result(seconds + 1)
+        except TimeoutError:
+            continue
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                found[name] = error.args[0].str()
+                continue
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+        found[name] = ""
+    return found
+
+
 def topic_id_of(described: TopicDescription) -> str:
     """Kafka's id of a topic as text; "" where brokers have none, which the client shows as zero."""
     text = str(described.topic_id)

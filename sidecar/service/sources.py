@@ -5,6 +5,7 @@ Topics come and go and policies change, so housekeeping looks again every few se
 
 import logging
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from operator import methodcaller
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -23,7 +24,7 @@ from policies.retention import (
 )
 from policies.table import PolicyTable
 from sidecar.kafka.errors import CREATING_PASSES
-from sidecar.kafka.topics import has_controller, source_names, source_topics, topic_sizes
+from sidecar.kafka.topics import has_controller, refusals, source_names, source_topics, topic_sizes
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.stats import Left
 from sidecar.service.assembly import Machinery
@@ -79,6 +80,7 @@ class Sources:
         self._elsewhere: frozenset[str] = frozenset()
         self._asked_of: PolicyTable | None = None  # with these policies it was last asked what is left
         self._subscribed: list[str] | None = None  # None: not looked yet
+        self._unseen: set[str] = set()  # consumed until the brokers showed them no more: deleted, or not for us to see
         self._compacted: dict[str, bool] = {}  # as the brokers last said; False where we may not see it
         self._refused: frozenset[str] = frozenset()  # as the engine was told
         self._looks = 0
@@ -104,6 +106,7 @@ class Sources:
             raise
         self._machinery.publisher.kafka_problem = ""
         self._forget_deleted(published, existing)
+        self._ask_about_unseen(existing)
         self._keep_ledger(policies)
         # Brokers may list a topic before they know its partitions, or lose sight of them for a moment.
         sizes = {name: size or self.partitions.get(name, 0) for name, size in existing.items()}
@@ -141,6 +144,17 @@ class Sources:
         gone = frozenset(topic for topic, looks in self._missed.items() if looks >= GONE_LOOKS)
         if gone:
             self._machinery.engine.submit(lambda engine: engine.forget_topics(gone)).result(ANSWER_S)
+
+    def _ask_about_unseen(self, existing: Container[str]) -> None:
+        """Tell the engine of a source that is there and not shown to us any more. Its partitions are let go of as if it
+        had been deleted, and then no client is refused it: what is held of it would wait for ever, untold.
+        """
+        self._unseen = {topic for topic in self._unseen.union(self._subscribed or ()) if topic not in existing}
+        for topic, words in refusals(self._admin, self._unseen, ANSWER_S).items():
+            if words:
+                self._machinery.engine.submit(methodcaller("doubt_source", topic, words)).result(ANSWER_S)
+            else:
+                self._unseen.discard(topic)
 
     @property
     def topics(self) -> frozenset[str]:

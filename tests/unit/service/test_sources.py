@@ -38,12 +38,15 @@ class Cluster:
         self.policies = EMPTY_TABLE
         self.publisher = SimpleNamespace(kafka_problem="", held_for_ms={}, warnings=())
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
+        self.hidden: set[str] = set()  # topics that are there, and not shown to us
+        self.doubted: list[tuple[str, str]] = []
         self.refused: list[frozenset[str]] = []
         self.retired: list[frozenset[str]] = []
         self.forgotten: list[frozenset[str]] = []
         self.engine = SimpleNamespace(
             submit=self.submit,
             refuse=self.refused.append,
+            doubt_source=lambda topic, words: self.doubted.append((topic, words)),
             retire=self.retired.append,
             forget_topics=self.forgotten.append,
             stats=Stats(),
@@ -66,6 +69,7 @@ class Cluster:
             topics={
                 name: SimpleNamespace(partitions=dict.fromkeys(range(self.sizes.get(name, 1))))
                 for name in self.settings
+                if name not in self.hidden
             },
             controller_id=1,
             brokers={1: None},
@@ -76,7 +80,9 @@ class Cluster:
         self.asked.append(sorted(names))
         answers = {name: Future[Any]() for name in names}
         for name, answer in answers.items():
-            if name in self.settings:
+            if name in self.hidden:
+                answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+            elif name in self.settings:
                 answer.set_result(SimpleNamespace(partitions=[None] * self.sizes.get(name, 1)))
             else:
                 answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
@@ -128,6 +134,29 @@ def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: A
     cluster.policies = policies
     leftovers: Any = cluster.leftovers
     return Sources(Settings(**settings), admin, machinery, lambda: cluster.policies, leftovers)
+
+
+@pytest.mark.parametrize("glob", ["reminders", "remin*"])
+def test_a_source_that_is_not_shown_any_more_is_doubted_until_it_is_shown_or_deleted(glob: str) -> None:
+    cluster = Cluster("reminders", "push")
+    looking = sources(cluster, table(DELAY), sources=[glob])
+    looking.look()
+    cluster.hidden = {"reminders"}
+    looking.look()
+    looking.look()
+    assert {topic for topic, _ in cluster.doubted} == {"reminders"}, "as long as it is so"
+    assert (len(cluster.doubted), cluster.subscribed[-1]) == (2, [])
+    cluster.hidden = set()
+    looking.look()
+    assert (len(cluster.doubted), cluster.subscribed[-1]) == (2, ["reminders"])
+    del cluster.settings["reminders"]
+    asked = len(cluster.asked)
+    looking.look()
+    assert (len(cluster.doubted), cluster.subscribed[-1]) == (2, []), "a deleted topic is no refusal"
+    assert ["reminders"] in cluster.asked[asked:]
+    cluster.asked.clear()
+    looking.look()
+    assert len(cluster.doubted) == 2
 
 
 def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:
