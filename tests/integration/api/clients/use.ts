@@ -11,6 +11,7 @@ const accepted: operations["send_message"]["responses"][202]["content"]["applica
   due: 1800000000000,
   due_utc: "2027-01-15T08:00:00.000Z",
   position: { topic: "reminders", partition: 3, offset: 8 },
+  place: "reminders/3/8",
 };
 const asked: operations["list_messages"]["parameters"]["query"] = { target: send.target, limit: 10 };
 
@@ -22,4 +23,4 @@ export function words(problem: components["schemas"]["Problem"]): string {
   return `${problem.status} ${problem.type}: ${problem.detail} (${problem.request_id ?? "no name"})`;
 }
 
-export const told = [accepted.position.offset, asked?.limit, nextPage({ items: [], next: null, partial: false, missing: [] })];
+export const told = [accepted.position.offset, accepted.place, asked?.limit, nextPage({ items: [], next: null, partial: false, missing: [] })];
