@@ -226,6 +226,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("PATCH", "/v1/messages/x", {"deliver_at": 100_000_000_000}),
     *(("PUT", f"/v1/policies/{policy['name']}", policy) for policy in POLICIES),
     *(("POST", "/v1/policies/explain", {"policy": policy, "record": WHOLE_RECORD}) for policy in POLICIES),
+    ("POST", "/v1/policies/explain", {"policy": POLICIES[0], "record": {"place": "reminders/1/2", "headers": {}}}),
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
     ("POST", "/v1/schedules/tick/rewind", {"to": 100_000_000_000}),
     ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": LETTERS, **LIMITS, "confirm_all": True, "again": True}),
