@@ -10,7 +10,7 @@ from api.console.rest import path_of
 from sidecar.operations.dead_letters.groups.group import added_up
 
 PATIENCE_S: Final = 0.2  # after which a page is shown, and goes on reading
-READ_FIRST: Final = 4_000  # letters until then, of those that the sidecar hasn't read before
+READ_FIRST: Final = 3_000  # letters until then, of those that the sidecar hasn't read before
 PAGES_MAX: Final = 5  # of the API that one page of the console reads: each has 1,000 groups at most
 LEFT: Final = "Console-Left"  # header of a page that goes on reading: how many records were left
 STATES: Final = {"new": "warn", "known": "", "resolved": "ok", "back_again": "bad"}
