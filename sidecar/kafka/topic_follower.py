@@ -51,7 +51,9 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
     try:
         while position < end:
             found = []
-            messages = consumer.consume(READ_BATCH, READ_WAIT_S)
+            first = consumer.poll(READ_WAIT_S)
+            # consume() with a wait would wait for a whole batch, of which the end of a partition has less.
+            messages = [] if first is None else [first, *consumer.consume(READ_BATCH - 1, 0)]
             silent = 0 if messages else silent + 1
             if silent > SILENCE_READS_MAX:
                 raise LogUnavailable(f"no answer about {lane[0]}/{lane[1]}")

@@ -25,8 +25,12 @@ class Consumer:
 
     def unassign(self) -> None: ...
 
-    def consume(self, _: int, __: float) -> list[Any]:
-        return self._batches.pop(0) if self._batches else []
+    def poll(self, _: float) -> Any:
+        return self._batches[0].pop(0) if self._batches else None
+
+    def consume(self, _: int, seconds: float) -> list[Any]:
+        assert seconds == 0, "a wait would be for a whole batch"
+        return self._batches.pop(0)
 
 
 def offsets(consumer: Consumer, end: int) -> list[int]:
