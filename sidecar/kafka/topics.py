@@ -199,8 +199,8 @@ def _described(
 
 
 def refusals(admin: AdminClient, names: Collection[str], seconds: float) -> dict[str, str]:
-    """Which of these topics we may not see, in the brokers' words; "" where there is no such topic, or we see it. What
-    nobody answers for is left out.
+    """Brokers' words about those topics that we may not see; "" where there is no such topic, or we see it. What nobody
+    answers for is left out.
     """
     found: dict[str, str] = {}
     if not names or not has_controller(admin, min(names), seconds):

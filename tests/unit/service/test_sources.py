@@ -136,29 +136,6 @@ def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: A
     return Sources(Settings(**settings), admin, machinery, lambda: cluster.policies, leftovers)
 
 
-@pytest.mark.parametrize("glob", ["reminders", "remin*"])
-def test_a_source_that_is_not_shown_any_more_is_doubted_until_it_is_shown_or_deleted(glob: str) -> None:
-    cluster = Cluster("reminders", "push")
-    looking = sources(cluster, table(DELAY), sources=[glob])
-    looking.look()
-    cluster.hidden = {"reminders"}
-    looking.look()
-    looking.look()
-    assert {topic for topic, _ in cluster.doubted} == {"reminders"}, "as long as it is so"
-    assert (len(cluster.doubted), cluster.subscribed[-1]) == (2, [])
-    cluster.hidden = set()
-    looking.look()
-    assert (len(cluster.doubted), cluster.subscribed[-1]) == (2, ["reminders"])
-    del cluster.settings["reminders"]
-    asked = len(cluster.asked)
-    looking.look()
-    assert (len(cluster.doubted), cluster.subscribed[-1]) == (2, []), "a deleted topic is no refusal"
-    assert ["reminders"] in cluster.asked[asked:]
-    cluster.asked.clear()
-    looking.look()
-    assert len(cluster.doubted) == 2
-
-
 def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:
     cluster = Cluster("reminders", "push", "tickover.policies")
     looking = sources(cluster, table(DELAY, RETRY))
