@@ -110,6 +110,7 @@ class Operators:
             self._calm_down()
             self.world.now_ms += self.rng.randint(0, PAUSE_MS)
         self.world.topic.silent, self.world.topic.refused, self._machines[0].off_ms = set(), set(), 0
+        self._replicas[0]._patience_s = 1.0  # nothing is slow any more
         for _ in range(CALM_STEPS):
             self.world.now_ms += 2_000
             self._engines[0].write_block()
