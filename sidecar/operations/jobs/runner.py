@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, NamedTuple, Protocol
 
 from policies.retention import JOBS_KEPT_MS
@@ -240,18 +240,20 @@ class JobRunner(Generic[AnyJob]):
 
     def supervise(self) -> None:
         """One look: plans of long jobs are written again, and what others have left is gone on with."""
-        self._repeat_plans()
-        for plan_id in self.abandoned():
+        self._repeat_plans(list(self._legs))
+        abandoned = self.abandoned()
+        self._repeat_plans(abandoned)  # before they are begun: this process may end before its next look
+        for plan_id in abandoned:
             log.info("going on with a %s that nobody works on", self.noun, extra={"plan": plan_id})
             try:
                 self.begin(plan_id, self._go_on(plan_id))
             except (JobRefused, LogUnavailable) as error:
                 log.warning("not now", extra={"plan": plan_id, "error": str(error)})
 
-    def _repeat_plans(self) -> None:
+    def _repeat_plans(self, plan_ids: Sequence[str]) -> None:
         """Plans of what is under way for long are written again, before the topic forgets them."""
         now_ms = self.jobs.now_ms()
-        for plan_id in list(self._legs):
+        for plan_id in plan_ids:
             job = self.jobs.get(plan_id)
             if job is None or now_ms - self._written_ms.get(plan_id, job.plan.created_ms) < JOBS_KEPT_MS // 4:
                 continue

@@ -173,14 +173,27 @@ def test_the_plan_of_a_job_that_takes_long_is_written_again_before_its_topic_for
     crew.begin("ended", Waiting(end))  # by a successor, while this process stood still
     plans.set("ended", state=State.DONE)
     try:
-        crew._repeat_plans()
+        crew._repeat_plans(["long", "ended"])
         assert written == []
         plans.time_ms += JOBS_KEPT_MS // 4
-        crew._repeat_plans()
-        crew._repeat_plans()
+        crew._repeat_plans(["long", "ended"])
+        crew._repeat_plans(["long", "ended"])
         assert written == ["long"]
     finally:
         end.set()
+
+
+def test_the_plan_of_a_long_job_that_is_taken_over_is_written_again_before_it_is_begun() -> None:
+    world = MemoryRedrives(MemoryLetterLog())
+    crew, plans, calls = world.redrives.crew, world.plans, list[str]()
+    plans.write_plan(plan(id="long", created_ms=plans.time_ms))
+    plans.set("long", state=State.RUNNING)
+    plans.time_ms += JOBS_KEPT_MS // 4
+    crew.abandoned = lambda: ["long"]  # type: ignore[method-assign]
+    crew.begin = lambda id, _: calls.append(f"begin {id}")  # type: ignore[method-assign,assignment]
+    plans.write_plan = lambda one: calls.append(f"plan {one.id}")  # type: ignore[assignment,return-value]
+    crew.supervise()
+    assert calls == ["plan long", "begin long"]
 
 
 GARBAGE = (
