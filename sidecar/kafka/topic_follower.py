@@ -51,9 +51,7 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
     try:
         while position < end:
             found = []
-            first = consumer.poll(READ_WAIT_S)
-            # consume() with a wait would wait for a whole batch, of which the end of a partition has less.
-            messages = [] if first is None else [first, *consumer.consume(READ_BATCH - 1, 0)]
+            messages = batch(consumer, READ_BATCH, READ_WAIT_S)
             silent = 0 if messages else silent + 1
             if silent > SILENCE_READS_MAX:
                 raise LogUnavailable(f"no answer about {lane[0]}/{lane[1]}")
@@ -66,6 +64,14 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
         raise LogUnavailable(error.args[0].str()) from None
     finally:
         consumer.unassign()
+
+
+def batch(consumer: confluent_kafka.Consumer, most: int, wait_s: float) -> list[Message]:
+    """Messages that are there, at most so many; waits for the first one alone. `consume` with a wait would wait for all
+    of them, and the end of a partition has less.
+    """
+    first = consumer.poll(wait_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
 def bounds(consumer: confluent_kafka.Consumer, topic: str, partition: int) -> tuple[int, int]:

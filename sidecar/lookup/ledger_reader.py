@@ -17,6 +17,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_END, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
 from policies.kafka_clients import Consumer
+from sidecar.kafka.topic_follower import batch
 from sidecar.ledger.frame import LedgerFormatError, NewerLedgerFormatError
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts
@@ -135,13 +136,13 @@ class LedgerReader:
 
     def step(self, consumer: Consumer) -> int:
         """Take in what is there, waiting a tenth of a second at most; returns how many blocks."""
-        first = consumer.poll(POLL_S)
-        if first is None:
+        messages = batch(consumer, BATCH, POLL_S)
+        if not messages:
             if self._down:
                 self._look_for_brokers(consumer)
             return 0
         blocks = 0
-        for message in (first, *consumer.consume(BATCH - 1, 0)):
+        for message in messages:
             blocks += self._take(message)
         self._note_progress()
         return blocks
