@@ -5,7 +5,7 @@ records as it may, or its time is up. Its cursor is the place to go on from; who
 that was there, and how much is left.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -88,12 +88,16 @@ class Span(NamedTuple):
     end: int
 
 
-def spans_of(log: LetterLog, topics: Sequence[str], selection: Selection, start: Place | None) -> list[Span]:
-    """Letters that may fit, from `start` on, in order. Raises LettersUnavailable."""
-    counts = log.topics()
+def spans_of(
+    log: LetterLog, partitions: Mapping[str, int], topics: Sequence[str], selection: Selection, start: Place | None
+) -> list[Span]:
+    """Letters that may fit, from `start` on, in order. `partitions`: of each topic that is there, how many it has.
+
+    Raises LettersUnavailable.
+    """
     spans = []
     for topic in sorted(topics):
-        for partition in range(counts.get(topic, 0)):
+        for partition in range(partitions.get(topic, 0)):
             if start is not None and (topic, partition) < start[:2]:
                 continue
             low, high = log.bounds(topic, partition)
@@ -159,7 +163,7 @@ class Browser:
     ) -> Iterator[tuple[DeadLetter, Sent | None]]:
         """Letters that fit; keeps the page's account. Whoever stops early goes on behind the last one given."""
         deadline_s = self._monotonic_s() + self._limits.seconds
-        spans = spans_of(self._log, topics, look.selection, start)
+        spans = spans_of(self._log, self._log.topics(), topics, look.selection, start)
         page.remaining = sum(span.end - span.begin for span in spans)
         for topic, partition, _, begin, end in spans:
             position = begin

@@ -174,7 +174,6 @@ class Reading:
     def _counter(self, log: LetterLog, topics: Sequence[str]) -> GroupCounter:
         if self._digests.masking is not self.rules.masking:
             self._digests = Digests(self.rules.masking)  # the rules have changed, and with them the words of groups
-        self._digests.forget_others(log.topics())
         fates = self._redriven.fates(topics)
         return GroupCounter(log, self.rules.limits, time.monotonic, self._digests, fates, self._redriven.note_of)
 

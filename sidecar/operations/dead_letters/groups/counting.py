@@ -43,7 +43,9 @@ class GroupCounter:
         deadline_s, read_max = self._monotonic_s() + self._limits.seconds, self._limits.records
         if look.read_max is not None:
             read_max = min(look.read_max, read_max)
-        spans = spans_of(self._log, topics, look.selection, start)
+        partitions = self._log.topics()
+        self._digests.forget_others(partitions)
+        spans = spans_of(self._log, partitions, topics, look.selection, start)
         page, groups, read = Page(remaining=sum(span.end - span.begin for span in spans)), Groups(look, self._notes), 0
         for span in spans:
             position = span.begin
