@@ -8,13 +8,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.responses import Response
 
 from api.body import validated
-from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
 from api.message import AskedTime, Past, asked_time, refuse_past
 from api.openapi.description import LOOK_UP, described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
 from api.routes.held import missing_document, unavailable
-from api.routes.jobs import JobKind, KeyPrefix, add_common, spelt, told
+from api.routes.jobs import JobKind, KeyPrefix, add_common, shown, told
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
@@ -133,13 +133,7 @@ async def get_change(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, id: str, payload: KeyPrefix = False
 ) -> Response:
     """One change: its plan and how far it has come."""
-    if payload:
-        let_see(caller, trail, payload=True)
-    change = await told(lambda: ports.changes.get(id))
-    document = change.document()
-    if payload:
-        document["filter"] |= spelt(change.plan.selection, ports.letters.rules.masking)
-    return json_response(document)
+    return await shown(lambda: ports.changes.get(id), caller, ports, trail, payload)
 
 
 @router.post(

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from api.access.auth import ANONYMOUS
-from api.dependencies import GivenPorts, GivenTrail, Reader, Writer, json_response
+from api.access.auth import ANONYMOUS, Caller
+from api.audit import Trail
+from api.dependencies import GivenPorts, GivenTrail, Reader, Writer, json_response, let_see
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Ports
@@ -96,7 +97,7 @@ class OfPayload(Protocol):
     def header(self) -> str | None: ...
 
 
-def spelt(selection: OfPayload, masking: Masking) -> dict[str, Any]:
+def _spelt(selection: OfPayload, masking: Masking) -> dict[str, Any]:
     """Conditions about keys and headers, which answers hide, as they may be shown."""
     told = dict[str, Any]()
     if selection.key_prefix is not None:
@@ -105,6 +106,21 @@ def spelt(selection: OfPayload, masking: Masking) -> dict[str, Any]:
         name, _, value = selection.header.partition("=")
         told["header"] = f"{name}={masking.part(name, value.encode(errors='surrogatepass'))}"
     return told
+
+
+async def shown(
+    get: Callable[[], Job[Any, Any]], caller: Caller, ports: Ports, trail: Trail, payload: bool
+) -> Response:
+    """One job: its plan and how far it has come; with `payload` also by which key and header it chooses. Raises
+    `Problem`.
+    """
+    if payload:
+        let_see(caller, trail, payload=True)
+    job = await told(get)
+    document = job.document()
+    if payload:
+        document["filter"] |= _spelt(job.plan.selection, ports.letters.rules.masking)
+    return json_response(document)
 
 
 def age(job: Job[Any, Any]) -> str:

@@ -7,12 +7,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from starlette.responses import Response
 
 from api.body import validated
-from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer
 from api.message import Content, HeaderName, Topic, bytes_of, data_of
 from api.openapi.description import described
 from api.ports import Limits
 from api.problems import unprocessable
-from api.routes.jobs import JobKind, KeyPrefix, add_common, spelt, told
+from api.routes.jobs import JobKind, KeyPrefix, add_common, shown, told
 from policies.duration import parse_duration
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.edit import Edit, NewContent
@@ -161,13 +161,7 @@ async def get_redrive(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, id: str, payload: KeyPrefix = False
 ) -> Response:
     """One redrive: its plan and how far it has come."""
-    if payload:
-        let_see(caller, trail, payload=True)
-    redrive = await told(lambda: ports.redrives.get(id))
-    document = redrive.document()
-    if payload:
-        document["filter"] |= spelt(redrive.plan.selection, ports.letters.rules.masking)
-    return json_response(document)
+    return await shown(lambda: ports.redrives.get(id), caller, ports, trail, payload)
 
 
 @router.post(
