@@ -88,8 +88,7 @@ def close_breaker(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Let retries to a target whose breaker is open be tried now, on all replicas: a few go as probes."""
-    with connect(context, url, token) as sidecar:
-        answer = sidecar.document("POST", f"/v1/targets/{step_of(name)}/close-breaker")
+    answer = _switched(context, name, "close-breaker", url, token)
     say(f"breaker of {name} closed: a few retries go as probes")
     show_result(answer, form)
 
@@ -103,10 +102,15 @@ def open_breaker(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Hold up retries to a target until its breaker tries it again by itself, on all replicas. Else pause it."""
-    with connect(context, url, token) as sidecar:
-        answer = sidecar.document("POST", f"/v1/targets/{step_of(name)}/open-breaker")
+    answer = _switched(context, name, "open-breaker", url, token)
     say(f"breaker of {name} opened: retries wait, and after its time a few go as probes")
     show_result(answer, form)
+
+
+def _switched(context: typer.Context, target: str, how: str, url: UrlOption, token: TokenOption) -> dict[str, Any]:
+    """Answer of a breaker that was switched."""
+    with connect(context, url, token) as sidecar:
+        return sidecar.document("POST", f"/v1/targets/{step_of(target)}/{how}")
 
 
 def _pause_path(kind: PauseKind, name: str) -> str:
