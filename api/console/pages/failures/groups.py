@@ -23,7 +23,7 @@ async def failures(page: Page) -> Response:
     found = await _groups(page, **asked)
     shown = [group for group in found.groups if not state or group["state"] == state]
     return page.show(
-        "failures.html", groups=shown, all=found.groups, minutes=found.minutes, found=found, states=STATES,
+        "failures.html", groups=shown, all=found.groups, found=found, states=STATES,
         asked=page.asked(*FILTERS, "state"), options=asked,
     )  # fmt: skip
 
@@ -39,7 +39,7 @@ async def failure(page: Page) -> Response:
     group = max(found.groups, key=lambda one: one["last_seen"])  # the same failure may have had several reasons
     figures = {name: sum(one[name] for one in found.groups) for name in ("count", "open", "redriven", "discarded")}
     return page.show(
-        "failure.html", group=group, figures=figures, minutes=found.minutes, hours=found.hours, found=found,
+        "failure.html", group=group, figures=figures, found=found,
         states=STATES, first_seen=min(one["first_seen"] for one in found.groups),
     )  # fmt: skip
 
