@@ -40,9 +40,9 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         suite="unit/operations/jobs/test_jobs.py",
     ),
     "a job is begun that is about to be forgotten": Mutant(
-        "operations/jobs/runner.py",
-        "job.plan.created_ms > BEGUN_WITHIN_MS:",
-        "job.plan.created_ms > JOBS_KEPT_MS:",
+        "operations/jobs/job.py",
+        "self.plan.created_ms > BEGUN_WITHIN_MS",
+        "self.plan.created_ms > JOBS_KEPT_MS",
         tests="almost_forgotten",
         suite="unit/operations/jobs/test_jobs.py",
     ),

@@ -37,6 +37,7 @@ from sidecar.operations.jobs.log_writer import LogWriter
 MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
 OTHER: Final = "other"
+BEGUN_WITHIN_MS: Final = JOBS_KEPT_MS - 86_400_000  # of its plan: what is begun later might be forgotten meanwhile
 SCHEMA_WITH_APPROVAL: Final = 2  # of plans of any kind: a program that knows of no approval must not begin one
 
 Approval = Literal["none", "other"]  # by whom a plan is to be approved before it begins: nobody, or another person
@@ -115,6 +116,10 @@ class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
         waits = self.plan.approval == OTHER and self.approved_by is None
         is_open = self.state is State.PLANNING or self.state.may_start
         return f"approval by somebody other than {self.plan.author}" if waits and is_open else ""
+
+    def is_too_old(self, now_ms: int) -> bool:
+        """Whether the topic might forget its plan while it runs, were it begun now."""
+        return now_ms - self.plan.created_ms > BEGUN_WITHIN_MS
 
     def document_head(self) -> dict[str, Any]:
         """Fields that REST shows first of every job."""

@@ -20,7 +20,6 @@ LEGS_MAX: Final = 4
 BEGIN_S: Final = 20.0
 STOP_S: Final = 5.0
 PLANS_MAX: Final = 1_000
-BEGUN_WITHIN_MS: Final = JOBS_KEPT_MS - 86_400_000  # of its plan: what is begun later might be forgotten meanwhile
 PLAN_BYTES_MAX: Final = 512 << 10  # it names each partition, and the progress has up to three numbers of each
 
 log = logging.getLogger("tickover.jobs")
@@ -153,7 +152,7 @@ class JobRunner(Generic[AnyJob]):
             raise JobRefused(f"{self.noun}-active", f"The {self.noun} is {job.state} already.")
         if not job.state.may_start:
             raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {job.state}: plan a new one.")
-        if self.jobs.now_ms() - job.plan.created_ms > BEGUN_WITHIN_MS:
+        if job.is_too_old(self.jobs.now_ms()):
             detail = f"The {self.noun} was planned more than 29 days ago, and is forgotten after 30: plan a new one."
             raise JobRefused(f"{self.noun}-ended", detail)
         self._refuse_unapproved(job)

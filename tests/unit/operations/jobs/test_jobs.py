@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,7 +15,9 @@ from sidecar.lookup.receipts import Receipts
 from sidecar.operations.bulk.plan import FORM as CHANGES
 from sidecar.operations.dead_letters.redrive_plan import FORM as REDRIVES
 from sidecar.operations.dead_letters.redrive_plan import Progress, Redrive
-from sidecar.operations.jobs.job import EARLY_MAX, JobLog, State
+from sidecar.operations.jobs import run
+from sidecar.operations.jobs.job import BEGUN_WITHIN_MS, EARLY_MAX, JobLog, State, progress_key
+from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX, PLANS_MAX, JobRefused
 from sidecar.operations.schedules.schedule_book import ScheduleBook
 from tests.unit.letter_world import MemoryLetterLog
@@ -117,6 +120,21 @@ def test_what_is_almost_forgotten_is_not_begun() -> None:
     plans.time_ms += 1
     with pytest.raises(JobRefused, match="29 days"):
         crew.startable("old")
+
+
+def test_a_leg_that_stood_still_does_not_begin_what_is_almost_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for in time; the machine slept before it got its turn."""
+    monkeypatch.setattr(run, "TransactionalSender", MagicMock())
+    log = log_of_redrives()
+    log.take(Record(0, b"old/plan", encode(plan(id="old", created_ms=NOW_MS))))
+    log.take(Record(1, progress_key("old"), encode(Progress(state=State.PLANNED))))
+    begun: list[MagicMock] = []
+    for late_ms, legs in ((0, 1), (1, 1)):
+        now_ms = NOW_MS + BEGUN_WITHIN_MS + late_ms
+        monkeypatch.setattr(log, "catch_up", lambda: None)
+        monkeypatch.setattr(log, "now_ms", lambda now_ms=now_ms: now_ms)
+        JobRun("old", begun.append, RunContext({}, log, str, MagicMock(), MagicMock(return_value=True))).run()
+        assert len(begun) == legs
 
 
 def test_a_lease_ends_in_its_time_whatever_the_clock_of_its_owner_says() -> None:
