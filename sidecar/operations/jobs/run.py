@@ -106,9 +106,7 @@ class JobRun(Generic[AnyJob, AnyWork]):
             job = stage.log.get(self._plan_id)
             if job is None:
                 raise LogUnavailable("the plan is gone")
-            if self._begin is not None and job.is_too_old(
-                stage.log.now_ms()
-            ):  # asked for in time, then stood still
+            if self._begin is not None and job.is_too_old(stage.log.now_ms()):  # it stood still since it was asked for
                 log.warning("a job was not begun in time", extra={"plan": self._plan_id})
                 return
             work = stage.work(job, shipping)
