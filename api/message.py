@@ -24,7 +24,7 @@ from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
 from api.sources import decision_of
 from policies.decision import TARGET_NOT_ALLOWED, Act, Control, Facts, Hold, Quarantine
-from policies.duration import TIME_MAX_MS, is_past, parse_time
+from policies.duration import is_past, parse_time
 from policies.errors import FormatError
 from policies.fields import is_topic
 from policies.glob import compile_globs
@@ -78,12 +78,6 @@ def _free(id: str) -> str:
     return id
 
 
-def asked_time(given: object) -> object:
-    """Epoch milliseconds of a text or a number. Raises FormatError, also for a number that looks like another unit."""
-    is_number = isinstance(given, int) and not isinstance(given, bool) and given >= 0
-    return parse_time(str(given)) if is_number or isinstance(given, str) else given
-
-
 class Binary(BaseModel):
     """Bytes, for what isn't text."""
 
@@ -101,9 +95,6 @@ class Binary(BaseModel):
 Topic = Annotated[str, AfterValidator(_topic), Field(max_length=249)]
 HeaderName = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=NAME_LENGTH_MAX)]
 Content = str | Binary | None
-AskedTime = Annotated[
-    int, BeforeValidator(asked_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
-]
 Milliseconds = Annotated[StrictInt, BeforeValidator(_whole), WithJsonSchema({"type": "number"})]
 
 

@@ -91,14 +91,14 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "past": "A time more than a minute in the past is meant: it is due at once",
     "payload": "Show key, value and headers, masked; needs the role write",
     "policy": "The policy that decided, as name or `name@version`",
-    "since": "Written at or after this time, in epoch milliseconds",
+    "since": "Written at or after this time: RFC 3339, or epoch milliseconds",
     "source": "The delay or retry topic; left out: all",
     "target": "The topic that it goes to",
     "topic": "The topic",
     "header": "A header, as `name=value`; needs the role write, and is recorded",
     "fingerprint": "Of the failure, as a group shows it",
     "reason": "Why it is a dead letter",
-    "until": "Written before this time, in epoch milliseconds",
+    "until": "Written before this time: RFC 3339, or epoch milliseconds",
 }
 
 

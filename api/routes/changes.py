@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
-from api.message import AskedTime, Past, asked_time, refuse_past
+from api.message import Past, refuse_past
 from api.openapi.description import LOOK_UP, described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
@@ -18,6 +18,7 @@ from api.routes.jobs import JobKind, KeyPrefix, add_common, shown, told
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
+from sidecar.model.asked_times import AskedTime, check_units
 from sidecar.model.record import with_places
 from sidecar.model.times import with_times
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
@@ -78,8 +79,7 @@ class NewChange(BaseModel):
         given = sum(time is not None for time in (self.delay, self.deliver_at, self.by))
         if given != (self.action == RESCHEDULE):
             raise ValueError("to reschedule give delay, deliver_at or by, one of them; else none")
-        for time in (self.filter.due_from, self.filter.due_to):
-            asked_time(time)  # plans that are stored already may have any number
+        check_units(self.filter.due_from, self.filter.due_to)
         return self
 
     @property

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
 from starlette.responses import Response
 
 from api.body import validated
@@ -24,16 +24,26 @@ from policies.explain import Explanation, Step, explain
 from policies.headers import OFFSET_MAX
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
+from sidecar.model.asked_times import stored_time
 from sidecar.model.header_codec import split
 from sidecar.model.record import Place
 from sidecar.model.times import with_times
 
+NO_TIMESTAMP: Final = -1
 PARTITION_MAX: Final = (1 << 31) - 1
 PLACE_LENGTH_MAX: Final = 300  # of the longest topic, and more digits than there are
 THREADS: Final = 1  # more would only take the interpreter from each other, and from the engine
 WAITING_MAX: Final = 16
 
 router = APIRouter(tags=["policies"])
+
+
+# A number is taken as it is: records have any.
+Timestamp = Annotated[
+    int,
+    BeforeValidator(stored_time, json_schema_input_type=int | str),
+    Field(strict=True, ge=NO_TIMESTAMP, le=TIME_MAX_MS),
+]
 
 
 class RecordIn(BaseModel):
@@ -46,8 +56,8 @@ class RecordIn(BaseModel):
     place: Annotated[str, Field(max_length=PLACE_LENGTH_MAX)] | None = Field(
         default=None, description="topic/partition/offset, in place of these three"
     )
-    timestamp: Annotated[StrictInt, Field(ge=-1, le=TIME_MAX_MS)] | None = Field(
-        default=None, description="Epoch milliseconds, -1 for none; default: now"
+    timestamp: Timestamp | None = Field(
+        default=None, description="RFC 3339, or epoch milliseconds, -1 for none; default: now"
     )
     key: Content = None
     value: Content = None

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from api.access.auth import Caller
 from api.body import validated
 from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response
-from api.message import AskedTime
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Ports, SenderUnavailable
@@ -22,6 +21,7 @@ from api.problems import Problem, unprocessable
 from api.routes.timeline import paused_document
 from api.sources import refuse_unless_source
 from policies.table import limits_of
+from sidecar.model.asked_times import AskedTime
 from sidecar.model.condition import Pausable, Pause, PauseKind, Switch
 from sidecar.model.stats import TargetFlow
 from sidecar.model.times import with_times

@@ -14,6 +14,7 @@ from api.ports import Limits
 from api.problems import unprocessable
 from api.routes.jobs import JobKind, KeyPrefix, add_common, shown, told
 from policies.duration import parse_duration
+from sidecar.model.asked_times import check_units
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.edit import Edit, NewContent
 from sidecar.operations.dead_letters.masking import MASK
@@ -102,6 +103,11 @@ class NewRedrive(BaseModel):
     def _nothing_is_sent(self) -> "NewRedrive":
         if self.action is Action.DISCARD and (self.target is not None or self.edit is not None):
             raise ValueError("what is discarded is not sent: no target, no edit")
+        return self
+
+    @model_validator(mode="after")
+    def _times(self) -> "NewRedrive":
+        check_units(self.filter.since, self.filter.until)
         return self
 
     def offsets(self) -> dict[int, tuple[int, ...]]:

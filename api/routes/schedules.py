@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
-from api.message import AskedTime, NewMessage, draft, repeatable_id, source_of
+from api.message import NewMessage, draft, repeatable_id, source_of
 from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Acknowledged, IdempotencyUnavailable, Ports, SenderUnavailable
@@ -27,6 +27,7 @@ from api.routes.named_resources import (
 )
 from api.sources import refuse_unless_source
 from policies.headers import OCCURRENCE_IDS
+from sidecar.model.asked_times import AskedTime
 from sidecar.model.condition import Pausable, PauseKind
 from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.masking import Masking

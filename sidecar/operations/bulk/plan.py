@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from pydantic import (
     AliasChoices,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -23,8 +22,9 @@ from pydantic import (
 )
 
 from policies.decision import CANCEL, FIRE, RESCHEDULE
-from policies.duration import TIME_MAX_MS, parse_time
+from policies.duration import TIME_MAX_MS
 from sidecar.lookup.query import ALL, START, Key, Query, hashes_of
+from sidecar.model.asked_times import StoredTime
 from sidecar.model.record import with_places
 from sidecar.model.times import with_times
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
@@ -45,16 +45,6 @@ Counts = Mapping[str, int]
 Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
 
 
-def _time(given: object) -> object:
-    """A number is taken as it is: plans that are stored already may have any."""
-    return parse_time(given) if isinstance(given, str) else given
-
-
-Time = Annotated[
-    int, BeforeValidator(_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
-]
-
-
 class Selection(BaseModel):
     """Held messages that fit everything given, as `GET /v1/messages` takes it; `due_to` is excluded."""
 
@@ -67,8 +57,8 @@ class Selection(BaseModel):
     target: Word | None = None
     key_prefix: Word | None = Field(default=None, description="First characters of the key in UTF-8")
     error_class: Word | None = None
-    due_from: Time | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
-    due_to: Time | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
+    due_from: StoredTime | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
+    due_to: StoredTime | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
     id: Word | None = None
     header: Annotated[Word, Field(pattern=r"(?s)^[^=]+=")] | None = Field(
         default=None, description="name=value, of a header of the message"

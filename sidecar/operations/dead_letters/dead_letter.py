@@ -7,7 +7,6 @@ from confluent_kafka import Message
 from pydantic import BaseModel, ConfigDict, Field
 
 from policies.decision import TOO_LARGE
-from policies.duration import TIME_MAX_MS
 from policies.glob import Matcher, compile_globs
 from policies.headers import (
     ATTEMPT,
@@ -26,6 +25,7 @@ from policies.headers import (
     REDRIVE_SOURCE,
     SOURCE,
 )
+from sidecar.model.asked_times import StoredTime
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import headers_of
 from sidecar.model.record import PLACE, Headers, Place, with_places
@@ -140,7 +140,6 @@ WORD_LENGTH_MAX: Final = 256
 
 Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
 
 
 class Words(Protocol):
@@ -167,8 +166,8 @@ class Selection(BaseModel):
     fingerprint: Fingerprint | None = None
     error_class: Word | None = Field(default=None, description="A glob")
     policy: Word | None = Field(default=None, description="Name, without version")
-    since: Time | None = None
-    until: Time | None = None
+    since: StoredTime | None = None
+    until: StoredTime | None = None
 
     @property
     def is_everything(self) -> bool:

@@ -4,15 +4,14 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import takewhile
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from policies.duration import parse_time
 from policies.fields import NAME_PATTERN, TOPIC_LENGTH_MAX, is_topic
 from policies.headers import CONTROL_PREFIX, OCCURRENCE_IDS
+from sidecar.model.asked_times import AskedTime
 from sidecar.operations.schedules.cron import BadCron, check_cron, latest, occurrences, zone_names
 
 NAME_LENGTH_MAX: Final = 1_024  # of a header
@@ -74,14 +73,6 @@ def _zone(text: str) -> str:
     raise ValueError(f"not an IANA time zone like Europe/Berlin{hint}")
 
 
-def _time(given: object) -> object:
-    """Epoch milliseconds of a text, a number, or a time as YAML has it. Raises FormatError."""
-    if isinstance(given, datetime):
-        return parse_time(given.isoformat())
-    is_number = isinstance(given, int) and not isinstance(given, bool)
-    return parse_time(str(given)) if is_number or isinstance(given, str) else given
-
-
 def _header(text: str) -> str:
     if text.startswith(CONTROL_PREFIX):
         raise ValueError(f"header names must not begin with {CONTROL_PREFIX}")
@@ -108,9 +99,7 @@ class Base64(BaseModel):
 Topic = Annotated[str, AfterValidator(_topic), Field(max_length=TOPIC_LENGTH_MAX)]
 HeaderName = Annotated[str, AfterValidator(_header), Field(min_length=1, max_length=NAME_LENGTH_MAX)]
 Content = str | Base64 | None
-Time = Annotated[
-    int, BeforeValidator(_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
-]
+Time = Annotated[AskedTime, Field(le=TIME_MAX_MS)]
 
 
 class Schedule(BaseModel):

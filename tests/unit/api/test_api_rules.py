@@ -28,6 +28,8 @@ VERBS: Final = (
     "abort", "approve", "cancel", "canary", "close", "delete", "discard", "edit", "explain", "export", "fire", "follow",
     "get", "list", "open", "pause", "plan", "put", "reschedule", "resume", "rewind", "rollback", "run", "send",
 )  # fmt: skip
+TIME: Final = re.compile("epoch m|RFC 3339", re.IGNORECASE)
+TIMES_MIN: Final = 15  # of them, in parameters and in bodies
 DESCRIBED: Final = [route for route in ROUTES if route.include_in_schema]
 
 
@@ -89,6 +91,30 @@ def test_what_is_answered_has_a_schema_and_an_example(document: Any, call: str) 
             assert media["schema"], (call, status)
             assert "example" in media or call == "GET /v1/schemas/policy", (call, status)
             assert f"{call} {status}" in shapes()
+
+
+def types_of(schema: Any) -> set[str]:
+    """JSON types that a schema takes."""
+    return {schema.get("type", "")}.union(*(types_of(one) for one in schema.get("anyOf", ()))) - {""}
+
+
+def test_each_time_that_is_asked_for_is_taken_as_a_number_and_as_a_text(document: Any) -> None:
+    asked = {
+        f"{name}: {parameter['name']}": parameter
+        for name, one in operations(document).items()
+        for parameter in one.get("parameters", ())
+    }
+    asked |= {
+        f"{name}: {field}": schema
+        for name, model in document["components"]["schemas"].items()
+        for field, schema in model.get("properties", {}).items()
+    }
+    times = {name: one for name, one in asked.items() if TIME.search(one.get("description", ""))}
+    assert len(times) >= TIMES_MIN
+    for name, one in times.items():
+        types = types_of(one.get("schema", one))
+        assert "string" in types, f"{name} takes {types}"
+        assert "in" in one or types & {"integer", "number"}, f"{name} takes {types}"
 
 
 @pytest.mark.slow

@@ -5,9 +5,8 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from api.console.page import Page, Refused, action, screen, whole
+from api.console.page import Page, Refused, action, screen
 from api.console.rest import Refusal, path_of
-from policies.duration import parse_time
 from sidecar.operations.dead_letters.redrive_plan import OF_PAYLOAD
 
 LIMIT: Final = 50
@@ -25,8 +24,7 @@ FIELDS: Final = {
     "error": "Error, a part of it", "error_class": "Error class", "reason": "Reason", "policy": "Policy",
     "fingerprint": "Fingerprint", "id": "Id", "key_prefix": "Key begins with", "header": "Header, name=value",
 }  # fmt: skip
-TIMES: Final = ("since", "until")
-FILTERS: Final = (*FIELDS, *TIMES)
+FILTERS: Final = (*FIELDS, "since", "until")
 NUMBERS: Final = ("rate", "stop_share")
 TEXTS: Final = ("target", "ramp", "watch")
 MARKS: Final = ("again", "confirm_all")
@@ -47,7 +45,7 @@ async def new(page: Page) -> Response:
 def _form(page: Page, given: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
     asked = {name: given.get(name, "") for name in FORM}
     topic, discards = asked["topic"] or EXAMPLE, asked["action"] == "discard"
-    filter = {name: whole(text) if name in TIMES else text for name in FILTERS if (text := asked[name].strip())}
+    filter = {name: text for name in FILTERS if (text := asked[name].strip())}
     limits = {name: asked[name] for name in (*TEXTS, "rate", "stop_share")}
     options = {"topic": topic, **filter, **limits, "discard": discards, "again": bool(asked["again"])}
     return page.show(
@@ -70,9 +68,7 @@ def _wanted(page: Page) -> dict[str, Any]:
     """The body of the call. Raises `Refused`."""
     form = {name: value.strip() for name, value in page.form.items() if value.strip()}
     body: dict[str, Any] = {name: form[name] for name in ("topic", "action", *TEXTS) if name in form}
-    body["filter"] = {
-        name: _time(form[name], name) if name in TIMES else form[name] for name in FILTERS if name in form
-    }
+    body["filter"] = {name: form[name] for name in FILTERS if name in form}
     body |= {name: _number(form[name], name) for name in NUMBERS if name in form}
     return body | {name: True for name in MARKS if name in form}
 
@@ -158,13 +154,6 @@ def _command(page: Page, told: Mapping[str, Any]) -> str:
         options["all"] = True
     options |= {"rate": str(limits["rate"]), "ramp": f"{limits['ramp_ms']}ms", "watch": f"{limits['watch_ms']}ms"}
     return page.tickover("redrive plan", {**options, "stop_share": str(limits["stop_share"])})
-
-
-def _time(text: str, name: str) -> int:
-    try:
-        return parse_time(text)
-    except ValueError as error:
-        raise Refused(f"{name.capitalize()}: {error}.") from None
 
 
 def _number(text: str, name: str) -> int | float:

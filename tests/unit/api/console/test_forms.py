@@ -239,7 +239,7 @@ def test_a_redrive_is_of_times_as_people_write_them(api: World, viewer: Browser)
 def test_a_redrive_is_printed_with_its_filter(viewer: Browser) -> None:
     page = html.unescape(viewer.get("/redrives/new?topic=orders-dlq&fingerprint=12&since=5&action=discard").text)
     assert "tickover redrive plan --topic orders-dlq --fingerprint 12 --since 5 --discard<" in page
-    assert '{"topic": "orders-dlq", "filter": {"fingerprint": "12", "since": 5}}' in page
+    assert '{"topic": "orders-dlq", "filter": {"fingerprint": "12", "since": "5"}}' in page
 
 
 def test_a_message_that_was_just_written_is_waited_for(viewer: Browser) -> None:

@@ -9,7 +9,7 @@ import pytest
 from api.access.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from sidecar.model.record import Place
-from sidecar.model.times import with_times
+from sidecar.model.times import rfc_3339, with_times
 from sidecar.operations.dead_letters.browse import Limits
 from sidecar.operations.dead_letters.dead_letter import WORD_LENGTH_MAX, DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
@@ -97,6 +97,7 @@ def test_filters() -> None:
         assert group["example"] == "orders-dlq/0/0"
         assert len(items(api, f"/v1/dead-letters?fingerprint={group['fingerprint']}")) == 4
         assert len(items(api, f"/v1/dead-letters?since={NOW_MS + 2_000}")) == 2
+        assert len(items(api, f"/v1/dead-letters?since={rfc_3339(NOW_MS + 2_000)}")) == 2
         assert len(items(api, "/v1/dead-letters/groups")) == 2
         assert items(api, "/v1/dead-letters?topic=orders-dlq&policy=nobody") == []
 
@@ -314,6 +315,8 @@ def with_pages_of_one(made: Any) -> Any:
         ("topic=a%20b", 422, "invalid-parameter"),
         ("fingerprint=xyz", 422, "invalid-parameter"),
         ("since=-1", 422, "invalid-parameter"),
+        ("since=1800000000", 422, "invalid-parameter"),
+        ("until=yesterday", 422, "invalid-parameter"),
         ("limit=501", 422, "invalid-parameter"),
         ("unknown=1", 422, "unknown-parameter"),
         ("cursor=AAAA", 422, "invalid-cursor"),

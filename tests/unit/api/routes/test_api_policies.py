@@ -297,6 +297,8 @@ def test_explain_a_policy_that_does_not_exist_yet(api: World) -> None:
     assert [step["delay_max"] for step in document["schedule"]] == [1_000, 2_000, 4_000, 8_000, 16_000]
     assert document["end"] == "attempts_exhausted"
     assert api.policies.table.policies == {}
+    told = explained(api, policy=RETRY, record={"topic": "orders-retry", "timestamp": "1970-01-01T00:00:01Z"}).json()
+    assert told["decision"]["due"] == 2_000
 
 
 def test_explain_with_what_is_there(api: World) -> None:

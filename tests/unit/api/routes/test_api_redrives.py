@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from sidecar.model.times import rfc_3339
 from sidecar.operations.dead_letters.masking import MASK, Search
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX
-from tests.unit.api_world import LETTER_RULES, World, problem, world
+from tests.unit.api_world import LETTER_RULES, NOW_MS, World, problem, world
 from tests.unit.letter_world import dead
 
 FILTER = {"reason": "attempts_exhausted"}
@@ -157,10 +158,20 @@ def test_letters_that_are_gone_by_the_time_of_the_run(had: str) -> None:
         assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
 
 
+def test_times_of_a_filter_are_texts_or_milliseconds() -> None:
+    with world() as api:
+        for since in (NOW_MS, rfc_3339(NOW_MS)):
+            plan = planned(api, filter=FILTER | {"since": since})
+            assert api.call("GET", f"/v1/redrives/{plan}").json()["filter"]["since"] == NOW_MS
+        for since in (NOW_MS // 1_000, "yesterday", -1, True):
+            body = {"topic": "orders-dlq", "filter": FILTER | {"since": since}}
+            problem(api.call("POST", "/v1/redrives", json=body), 422, "invalid-body")
+
+
 def test_one_redrive_at_a_time_sends_the_same_letters() -> None:
     with world() as api:
         first, second = planned(api), planned(api, filter={"policy": "orders"})
-        others = planned(api, filter={"policy": "other"}), planned(api, filter=FILTER | {"until": 1})
+        others = planned(api, filter={"policy": "other"}), planned(api, filter=FILTER | {"until": 1_000_000_000_000})
         assert api.call("POST", f"/v1/redrives/{first}/canary", json={"count": 1}).status_code == 202
         response = api.call("POST", f"/v1/redrives/{second}/run")
         assert first in problem(response, 409, "letters-busy")["detail"]
