@@ -4,14 +4,19 @@ A browser is sent to the provider with a challenge, comes back with a code, and 
 verifier that only this browser's cookie has. No client secret: whoever has a code without the verifier has nothing.
 Challenge and nonce are hashes of the verifier. The ID token must have the nonce: so a code that somebody else has put
 into this browser gives nothing either, where a provider passes over challenges.
+
+Anybody may begin a log-in, so the provider is protected from it: what it says of itself is asked for once in a while,
+by one at a time, and `REDEEMED_MAX` codes at once are redeemed.
 """
 
 import asyncio
 import base64
 import hashlib
+import math
 import ssl
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
@@ -20,17 +25,26 @@ import jwt
 from api.access.jwks import DISCOVERY, FETCH_S, DocumentError, document_of, is_safe
 from sidecar.settings.api import OidcSettings, is_loopback
 
+KNOWN_S: Final = 60.0  # so long counts what the provider says of itself
+PAUSE_S: Final = 2.0  # after it couldn't be asked
+REDEEMED_MAX: Final = 8
+
 
 class SignOnFailed(OSError):
     """The provider let nobody in; the text says why, without a code or a token."""
 
 
 class SignOn:
-    """The provider's pages for people."""
+    """The provider's pages for people. For one event loop."""
 
     def __init__(self, settings: OidcSettings) -> None:
         self._settings = settings
         self._trust = ssl.create_default_context(cafile=settings.ca_file or None)
+        self._asking = asyncio.Lock()
+        self._document: Mapping[str, Any] = {}
+        self._failure = ""  # why there is no document; empty: there is one, or nobody has asked yet
+        self._ask_again_s = -math.inf
+        self._redeemed = 0  # codes, at this moment
 
     async def address(self, state: str, verifier: str, redirect_uri: str) -> str:
         """Where to send the browser. Raises SignOnFailed."""
@@ -50,6 +64,15 @@ class SignOn:
 
     async def redeem(self, code: str, verifier: str, redirect_uri: str) -> list[str]:
         """Tokens for a code: the access token first, then the ID token. Raises SignOnFailed."""
+        if self._redeemed >= REDEEMED_MAX:
+            raise SignOnFailed("too many log-ins are under way; try again in a moment")
+        self._redeemed += 1
+        try:
+            return await self._tokens(code, verifier, redirect_uri)
+        finally:
+            self._redeemed -= 1
+
+    async def _tokens(self, code: str, verifier: str, redirect_uri: str) -> list[str]:
         asked = {
             "grant_type": "authorization_code",
             "code": code,
@@ -66,13 +89,30 @@ class SignOn:
         return [token for token in tokens if isinstance(token, str) and token]
 
     async def _endpoint(self, name: str) -> str:
-        document = await self._ask(self._settings.issuer.rstrip("/") + DISCOVERY)
+        document = await self._discovered()
         address = document.get(name)
-        if document.get("issuer") != self._settings.issuer:
-            raise SignOnFailed("the provider names another issuer than api.oidc.issuer")
         if not isinstance(address, str) or not is_safe(address):
             raise SignOnFailed(f"the provider names no https address as its {name.replace('_', ' ')}")
         return address
+
+    async def _discovered(self) -> Mapping[str, Any]:
+        async with self._asking:
+            if time.monotonic() >= self._ask_again_s:
+                try:
+                    self._document = await self._discover()
+                    self._failure = ""
+                except SignOnFailed as error:
+                    self._failure = str(error)
+                self._ask_again_s = time.monotonic() + (PAUSE_S if self._failure else KNOWN_S)
+        if self._failure:
+            raise SignOnFailed(self._failure)
+        return self._document
+
+    async def _discover(self) -> Mapping[str, Any]:
+        document = await self._ask(self._settings.issuer.rstrip("/") + DISCOVERY)
+        if document.get("issuer") != self._settings.issuer:
+            raise SignOnFailed("the provider names another issuer than api.oidc.issuer")
+        return document
 
     async def _ask(self, address: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         local = is_loopback(httpx.URL(address).host)

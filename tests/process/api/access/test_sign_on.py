@@ -1,6 +1,8 @@
 """Signing people on at a provider: addresses, codes and tokens, and providers that answer anything."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -8,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from api.access.sign_on import SignOn, SignOnFailed
+from api.access.sign_on import KNOWN_S, PAUSE_S, REDEEMED_MAX, SignOn, SignOnFailed
 from sidecar.settings.api import OidcSettings
 from tests.unit.api.access.oidc_world import JwksServer, jwks_server, signed
 
@@ -29,12 +31,17 @@ class Provider:
         }
         self.answer: dict[str, object] = {"access_token": "a.b.c", "id_token": ID_TOKEN}
         self.forms: list[dict[str, list[str]]] = []
+        self.discovered = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         keys.answer = self._answer
 
     async def _answer(self, request: Request) -> Response:
         if request.url.path.startswith("/.well-known"):
+            self.discovered += 1
             return JSONResponse({"issuer": self.keys.issuer or self.keys.url, **self.endpoints})
         self.forms.append(parse_qs((await request.body()).decode()))
+        await asyncio.to_thread(self.may_answer.wait)
         return JSONResponse(self.answer)
 
 
@@ -110,3 +117,49 @@ def test_a_provider_that_is_away_is_said_without_the_code() -> None:
     with pytest.raises(SignOnFailed, match="can't be asked") as raised:
         asyncio.run(away.redeem("the code", "the verifier", BACK))
     assert "the code" not in str(raised.value)
+
+
+def test_what_a_provider_says_of_itself_is_asked_for_once_whoever_asks(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = sign_on(provider)
+
+    async def ask(times: int) -> set[str]:
+        return set(await asyncio.gather(*(here.address("s", "v", BACK) for _ in range(times))))
+
+    assert len(asyncio.run(ask(20))) == 1
+    assert provider.discovered == 1
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + KNOWN_S + 1)
+    assert len(asyncio.run(ask(1))) == 1
+    assert provider.discovered == 2
+
+
+def test_a_provider_of_another_issuer_is_asked_again_soon(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, provider.keys.issuer = sign_on(provider), "https://other.example"
+    for _ in range(3):
+        with pytest.raises(SignOnFailed, match="names another issuer"):
+            asyncio.run(here.address("s", "v", BACK))
+    assert provider.discovered == 1
+    provider.keys.issuer = ""
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + PAUSE_S)
+    assert asyncio.run(here.address("s", "v", BACK)).startswith(provider.keys.url)
+
+
+def test_so_many_codes_are_redeemed_at_once(provider: Provider) -> None:
+    here = sign_on(provider)
+    provider.may_answer.clear()
+
+    async def redeem() -> None:
+        codes = map(str, range(REDEEMED_MAX + 1))
+        under_way = [asyncio.create_task(here.redeem(code, "the verifier", BACK)) for code in codes]
+        done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+        [refused] = done
+        with pytest.raises(SignOnFailed, match="too many log-ins"):
+            await refused
+        provider.may_answer.set()
+        assert len([await task for task in under_way if task is not refused]) == REDEEMED_MAX
+        assert await here.redeem("another", "the verifier", BACK) == ["a.b.c", ID_TOKEN]
+
+    asyncio.run(redeem())
