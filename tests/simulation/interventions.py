@@ -15,6 +15,7 @@ from sidecar.ledger.block import decode, encode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic, LedgerUnavailable
 from sidecar.model.log_cuts import NO_CUTS
+from sidecar.model.ports import mark_of
 from sidecar.model.record import Position, TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_executor import StepExecutor
@@ -180,7 +181,10 @@ def cut_source_back(world: World) -> None:
         removed, log.records = log.records[kept:], log.records[:kept]
         log.end = log.records[-1].offset() + 1 if log.records else log.start
         log.epoch += 1
-        world.oracle.cut_back(lane, removed, log.end, _known_of(world, lane))
+        read_until, watermark = _known_of(world, lane)
+        if _lost_nothing_read(world, lane):
+            read_until = min(read_until, world.oracle.cuts.get(lane, NO_CUTS).lane_offset(log.end))
+        world.oracle.cut_back(lane, removed, log.end, (read_until, watermark))
         world.send_to(lane, world.rng.choice((0, 1, 10, 30)))
         world.seen["a source cut back"] += 1
 
@@ -194,6 +198,18 @@ def _known_of(world: World, lane: TopicPartition) -> tuple[int, Position]:
     if state.read:  # what followed the last one was passed as it had no record, and may have one now
         low = min(low, max(state.read[-1].offset + 1, state.cuts.pairs[-1][1] if state.cuts else 0))
     return max(known[0], state.cuts.lane_offset(low)), max(known[1], state.watermark)
+
+
+def _lost_nothing_read(world: World, lane: TopicPartition) -> bool:
+    """The log still has the record that was read last, as far as ledger and commit tell: what it lost behind that was
+    room without records.
+    """
+    log, topic_id = world.broker.logs[lane.topic][lane.partition], world.broker.topic_id(lane.topic)
+    state, ledger = _state(world, lane), world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    marks = list(state.read) if state is not None and state.topic_id == topic_id else []
+    blocks = [decode(record.value()) for record in ledger.records if record.key() == lane_key(*lane)]
+    marks += [block.read for block in blocks if block.topic_id == topic_id and block.read is not None]
+    return bool(marks) and any(mark_of(record) == max(marks) for record in log.records)
 
 
 def _known_by_ledger(world: World, lane: TopicPartition) -> tuple[int, Position]:

@@ -41,7 +41,7 @@ class Oracle:
         self.dues: dict[Place, int] = {}  # as the last emission says
         self.said: dict[Place, int] = {}  # the table that it names
         self.acts = Acts(self, table_at)
-        self.latest_ms = 0  # by the brokers' clock, before it was set: what was due by then may have fired
+        self.latest_ms = 0  # by the brokers' clock as any process has known it: what was due by then may have fired
         self.finds_each = overflow.finds_each
         self.ordered = False  # retries come in the order of their keys
         self.cuts: dict[TopicPartition, Cuts] = {}
@@ -243,6 +243,9 @@ class Oracle:
     def _block(self, block: Block) -> None:
         lane = TopicPartition(block.topic, block.partition)
         self.acts.moved(lane, block)
+        # The log has their payloads no more: after a crash nobody could put them back.
+        carried = {place for place in ((lane, offset) for offset in block.carried.offsets) if self._is_cut_off(place)}
+        self.give_up(carried)
         for offset, outcome in zip(block.settled.offsets, block.settled.outcomes, strict=True):
             place = (lane, offset)
             assert place not in self.settled, f"{place} was settled twice"
@@ -268,6 +271,10 @@ class Oracle:
         for held in () if lost else self._overflow.records[lane]:
             if held.offset in self.open[lane] and held.offset < block.low:
                 assert held.position > block.watermark, f"{lane}: block's W passed unsettled {held.position}"
+
+    def _is_cut_off(self, place: Place) -> bool:
+        root = self.acts.root(place)
+        return root in self.gone or root in self.only_redis
 
     def _check_runs(self, lane: TopicPartition, block: Block) -> None:
         for (start, version), (end, _) in zip(block.runs, block.runs[1:], strict=False):
