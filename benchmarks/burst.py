@@ -1,8 +1,9 @@
 """Many records due in one and the same second: does the group notice, does REST, and how fast are they gone?
 
-    python -m benchmarks.burst [--records 500000]
+    python -m benchmarks.burst [--records 500000] [--only small]
 
-The baselines, in the same run: consume and produce on, and the wheel at saturation (benchmarks.throughput).
+The baselines, in the same run: consume and produce on, and the wheel at saturation (benchmarks.throughput). Small
+bursts to a target whose batches must be small stand beside the same bursts to one without such a limit.
 """
 
 import argparse
@@ -19,6 +20,10 @@ from benchmarks.traffic import Filler, Reader, lateness, rates
 BURST_MS: Final = 1_000
 READ_RECORDS_PER_S: Final = 25_000  # what reading is allowed to take at the least
 TIMEOUT_S: Final = 180.0
+SMALL_RECORDS: Final = 3_000
+SMALL_BURSTS: Final = 3
+SMALL_AHEAD_MS: Final = 8_000
+LIMIT_BYTES: Final = 20_000  # of a batch, where the client's has a megabyte
 LOOK_S: Final = 0.02
 WHEEL_SHARE: Final = 0.98  # the last ones may follow during the burst
 
@@ -50,8 +55,14 @@ class Watch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=500_000)
-    count: int = parser.parse_args().records
+    parser.add_argument("--only", choices=("small",), help="nothing but the small bursts")
+    given = parser.parse_args()
+    count: int = given.records
     with Bench() as bench:
+        small = run_small_bursts(bench)
+        Report(("target", "burst", "p50 ms", "p99 ms", "last ms"), small, (f"{SMALL_RECORDS:,} records each",)).show()
+        if given.only:
+            return
         saturated, passed = run_wheel(bench, 0, 2 * count)
         rows = [
             (each.what, f"{each.rates.whole:,.0f}", f"{each.rates.middle:,.0f}", "", "") for each in (passed, saturated)
@@ -63,6 +74,30 @@ def main() -> None:
         "broker, REST client and sidecar share the machine: a turn that is longer than its work waited for a processor",
     )
     Report(("what", "records/s", "middle 80 %", "REST /v1/stats", ""), rows, caveats).show()
+
+
+def run_small_bursts(bench: Bench) -> list[tuple[str, ...]]:
+    """Lateness of bursts that follow each other, to two targets of one process."""
+    source, targets = f"{SOURCE}-small", {"no limit": "bench-target-usual", "a limit": "bench-target-limited"}
+    bench.topics(source, targets["no limit"])
+    bench.topics(targets["a limit"], max_message_bytes=str(LIMIT_BYTES))
+    rows: list[tuple[str, ...]] = []
+    with bench.sidecar("small") as sidecar:
+        sidecar.wait_ready()
+        for number in range(1, SMALL_BURSTS + 1):
+            for target in targets.values():
+                due_ms = int(time.time() * 1_000) + SMALL_AHEAD_MS
+                Filler(bench.kafka.bootstrap, source, target).fill(SMALL_RECORDS, due_ms, lambda: 0)
+                with Reader(bench.kafka.bootstrap, target) as reader:
+                    reader.wait_for(number * SMALL_RECORDS, sidecar, TIMEOUT_S)
+        sidecar.stop()
+    for what, target in targets.items():
+        with Reader(bench.kafka.bootstrap, target) as reader:
+            arrivals = sorted(reader.read(SMALL_BURSTS * SMALL_RECORDS), key=lambda arrival: arrival.due_ms)
+        for number in range(SMALL_BURSTS):
+            late = lateness(arrivals[number * SMALL_RECORDS : (number + 1) * SMALL_RECORDS])
+            rows.append((what, str(number + 1), str(late.p50_ms), str(late.p99_ms), str(late.max_ms)))
+    return rows
 
 
 def run_burst(bench: Bench, count: int, saturated: float) -> tuple[str, str, str, str, str]:

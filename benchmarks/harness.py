@@ -78,14 +78,17 @@ class Bench:
                 print(f"--- {log.name}\n{log.read_text()[-3_000:]}", file=sys.stderr)
         self._closing.close()
 
-    def topics(self, *names: str) -> None:
-        """Create topics; the broker stamps what is appended to targets, so that lateness is Kafka's own measure."""
+    def topics(self, *names: str, **config: str) -> None:
+        """Create topics; the broker stamps what is appended to targets, so that lateness is Kafka's own measure.
+        `config` of all of them: `max_message_bytes` is `max.message.bytes`.
+        """
+        given = {name.replace("_", "."): value for name, value in config.items()}
         wanted = [
             NewTopic(
                 name,
                 PARTITIONS,
                 1,
-                config={} if name.startswith(SOURCE) else {"message.timestamp.type": "LogAppendTime"},
+                config=given | ({} if name.startswith(SOURCE) else {"message.timestamp.type": "LogAppendTime"}),
             )
             for name in names
         ]
