@@ -67,6 +67,7 @@ from sidecar.model.record import TopicPartition
 
 GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
 GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
+OFFSETS_WAIT_S: Final = 1.0  # for other news, that a commit of offsets alone needs no transaction
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 USUAL: Final = "usual"
 TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
@@ -180,7 +181,7 @@ class Filling:
     def _write(self, transaction: Transaction, block: SealedBlock) -> None:
         """Produce one block; where the producer has no room, the committer does once it has."""
         output, lane = transaction.output, block.lane
-        if transaction.failed or any(not other.sent for other in transaction.blocks):
+        if transaction.failed or (transaction.blocks and not transaction.blocks[-1].sent):
             return  # blocks stay in their order
         try:
             block.send(output)
@@ -250,6 +251,7 @@ class ExactlyOnce:
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._ending: CommitInterval | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
+        self._offsets_wait_until_s = 0.0
         self._fit = TransactionSizeLimit()
         self._turn = USUAL  # the last transaction's
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
@@ -271,6 +273,7 @@ class ExactlyOnce:
         for lane in lanes:
             held = True
             lane.owe_commit()  # if all is quiet, there is a commit now
+        self._offsets_wait_until_s = 0.0
         if held:
             self._remaker.want()
         else:
@@ -351,6 +354,8 @@ class ExactlyOnce:
         # Who hands partitions over waits for what is theirs, not for all that goes apart.
         self._turn = USUAL if any(lane.leaving for lane in lanes) else self._next_turn()
         transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn, apart)
+        if transaction is self._next and self._offsets_may_wait(transaction, lanes):
+            return True
         transaction.member = member
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
@@ -363,6 +368,14 @@ class ExactlyOnce:
         if not self.hasten(quiet=False):  # sent now: an engine without time to spare may not come to it for a while
             self.poll(0)
         return True
+
+    def _offsets_may_wait(self, transaction: Transaction, lanes: Iterable[SourcePartition]) -> bool:
+        """There is nothing but offsets that the last transaction has settled: where little is due, the next one has
+        them, too.
+        """
+        if transaction.interval.sent or transaction.blocks or self.time.monotonic_s() >= self._offsets_wait_until_s:
+            return False
+        return not any(lane.leaving or has_news(lane) for lane in lanes)
 
     def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:
         """See `Settlement`. Blocks stay in their order: nothing before is undecided, no careful transaction between."""
@@ -495,6 +508,8 @@ class ExactlyOnce:
         if self.traces is not None:
             self.traces.put(transaction.interval, self.time.now_ms())
         self._filling.became_fact(transaction, self.tally)
+        if transaction.interval.sent:
+            self._offsets_wait_until_s = self.time.monotonic_s() + OFFSETS_WAIT_S
         if transaction.careful:
             self._refusals.passed_isolated(transaction.interval)
         elif name == SMALL:

@@ -26,6 +26,8 @@ class Quotas:
         self._rebuild = rebuild
         self._quarantine = quarantine
         self._table: PolicyTable | None = None
+        self._followed: PolicyTable | None = None  # by all lanes
+        self._is_asked = False  # whether any policy of that has a quota
         self._limits: dict[str, dict[str, QuotaPolicy]] = {}  # by source topic, by policy
         self._scans: dict[SourcePartition, OverflowScan] = {}
 
@@ -85,6 +87,10 @@ class Quotas:
                 del self._scans[lane]
             else:
                 lane.quota.found(scan.step(self._rebuild, now_ms))
+        if table is not self._followed:
+            self._followed, self._is_asked = table, any(one.policy.quota for one in table.policies.values())
+        elif not (self._is_asked or self._scans):
+            return
         for lane in dict.fromkeys((*self._scans, *lanes)):
             self.watch(lane, table)
 
