@@ -20,7 +20,7 @@ from api.ports import Ports, SenderUnavailable
 from api.problems import Problem, unprocessable
 from api.routes.timeline import paused_document
 from api.sources import refuse_unless_source
-from policies.table import limits_of
+from policies.table import is_limiting, limits_of
 from sidecar.model.asked_times import AskedTime
 from sidecar.model.condition import Pausable, Pause, PauseKind, Switch
 from sidecar.model.stats import TargetFlow
@@ -29,6 +29,7 @@ from sidecar.operations.pauses.store import PAUSES_MAX, PausesUnavailable, TooMa
 
 REASON_LENGTH_MAX: Final = 500
 UNAVAILABLE: Final = "pauses-unavailable"
+CLOSED: Final = "closed"  # the word of statistics for a breaker that lets retries through
 
 Result = TypeVar("Result")
 
@@ -144,7 +145,7 @@ async def list_targets(
             "name": name,
             "waiting": flow.waiting + (stats.paused.get(pause, 0) if pause is not None else 0),
             "rate": flow.rate or None,
-            "breaker": flow.breaker or None,
+            "breaker": _breaker(ports, name) or None,
             "suspended": name in stats.suspended,
             "suspended_since": stats.suspended_since_ms.get(name),
             "paused": None if pause is None else paused_document(pause, alive[pause]),
@@ -181,13 +182,22 @@ async def open_breaker(caller: Admin, ports: GivenPorts, name: str) -> Response:
 
 async def _switched(caller: Caller, ports: Ports, name: str, *, opens: bool) -> Response:
     """Answer of a breaker that was switched by hand. Raises `Problem`."""
-    table, flow = ports.policies.table, ports.stats().targets.get(name, TargetFlow())
-    if not flow.breaker and limits_of(name, dict.fromkeys(ports.sources.topics, 1), table).breaker is None:
+    if not _breaker(ports, name):
         detail = "No policy gives the target of this name a breaker. To hold up what goes to it, pause it."
         raise Problem(404, "breaker-not-found", detail)
     switch = Switch(opens, ports.now_ms())
     await _written(lambda: ports.pauses.switch_breaker(name, switch, caller.name))
     return json_response(with_times({"name": name, "by": caller.name, "at": switch.at_ms}, "at"))
+
+
+def _breaker(ports: Ports, name: str) -> str:
+    """State of a target's breaker; empty: no policy gives it one. Closed where nothing has gone to the target yet."""
+    flow = ports.stats().targets.get(name, TargetFlow())
+    if flow.breaker:
+        return flow.breaker
+    table = ports.policies.table
+    given = is_limiting(table) and limits_of(name, dict.fromkeys(ports.sources.topics, 1), table).breaker
+    return CLOSED if given else ""
 
 
 async def _refuse_unknown_name(ports: Ports, paused: Pausable) -> None:

@@ -145,6 +145,17 @@ def test_a_breaker_is_switched_for_all_replicas_and_that_is_recorded(api: World,
     assert (api.audited[-1]["action"], api.audited[-1]["subject"]) == (f"{act}_breaker", {"name": "orders"})
 
 
+def test_a_breaker_is_listed_before_anything_has_gone_to_its_target(api: World) -> None:
+    """Else the console would not offer to open it when somebody knows beforehand that retries will fail."""
+    api.add(BROKEN)
+    api.sources.topics = {"orders-retry"}
+    [told] = [one for one in api.call("GET", "/v1/targets").json()["items"] if one["name"] == "orders"]
+    assert told["breaker"] == "closed"
+    api.change_stats(targets={"orders": TargetFlow(1, 0.0, "half_open")})
+    [told] = [one for one in api.call("GET", "/v1/targets").json()["items"] if one["name"] == "orders"]
+    assert told["breaker"] == "half_open"
+
+
 @pytest.mark.parametrize("act", ["open", "close"])
 def test_one_that_a_former_policy_gave_and_this_replica_still_has_is_switched_too(api: World, act: str) -> None:
     api.change_stats(targets={"push": TargetFlow(1, 0.0, "open")})
