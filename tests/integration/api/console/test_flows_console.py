@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser
 
+from tests.integration.api.console.acting import confirm, fill, told, wait_shown
 from tests.integration.conftest import NewSite
-from tests.process.api.console.browsing import LONGEST_MS, Console, launched
+from tests.process.api.console.browsing import Console, launched
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site, headers_of
-from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -57,33 +57,6 @@ def console(sidecar: Sidecar, browser: Browser) -> Iterator[Console]:
     yield console
     console.close()
     assert console.problems == []
-
-
-def fill(page: Page, **fields: str) -> None:
-    for name, text in fields.items():
-        page.fill(f"main [name={name}]", text)
-
-
-def wait_shown(page: Page, selector: str) -> None:
-    """Ask for the page again until it has this: what was sent a moment ago is read soon."""
-
-    def is_shown() -> bool:
-        page.reload()
-        return page.locator(selector).count() > 0
-
-    wait_until(is_shown, otherwise=lambda: f"no {selector}: {page.inner_text('main')}")
-
-
-def told(page: Page, words: str) -> None:
-    """An action says so on the page that is back."""
-    expect(page.locator(".toast")).to_contain_text(words, timeout=LONGEST_MS)
-
-
-def confirm(page: Page, what: str, number: int) -> None:
-    """Open a button that wants a number, type it, go on."""
-    page.click(f"summary:has-text('{what} {number} …')")
-    page.fill("details[open] input[name=count]", str(number))
-    page.click("details[open] button")
 
 
 def test_a_message_that_is_sent_by_the_form_is_held_and_fired_now(console: Console, site: Site) -> None:
