@@ -69,9 +69,13 @@ class MemoryRedriven(RedrivenLog):
         self._writer = MemoryWriter(self)  # type: ignore[assignment]
         self.end = 0
         self.taken: list[OutgoingRecord] = []
+        self.unread: list[Record] = []  # committed, and not read yet
 
     def catch_up(self) -> None:
         """All that was written is known."""
+        while self.unread:
+            self.take(self.unread.pop(0))
+        self._is_read = True
 
     def write(self, plan: str, places: Sequence[Place], now_ms: int = NOW_MS, discards: bool = False) -> None:
         """A plan has sent or discarded these."""
@@ -84,7 +88,7 @@ class MemoryRedriven(RedrivenLog):
 
 
 class MemoryShipping:
-    """A transactional producer: all that is written is read at once. `failures` come first, one a call of `write`."""
+    """A producer of transactions. `failures` come first, one a `write`; facts are read when the log catches up."""
 
     def __init__(self, redriven: MemoryRedriven, sent: list[Sendable], failures: list[Exception]) -> None:
         self._redriven, self._sent, self._failures = redriven, sent, failures
@@ -98,7 +102,7 @@ class MemoryShipping:
             raise self._failures.pop(0)
         self._sent += parcels
         for fact in facts:
-            self._redriven.take(Record(self._redriven.end, fact.key, fact.value))
+            self._redriven.unread.append(Record(self._redriven.end, fact.key, fact.value))
             self._redriven.end += 1
 
     def close(self) -> None:

@@ -5,19 +5,21 @@ The record and the mark that it was sent (`redriven_log.py`) are one transaction
     begin under the id       ends or fences off whoever was sending this record
     read the marks           up to now: what was committed before is known
     sent?                    then no more; else write record and mark
+    read the marks           so that whoever has asked sees here what they did
 
 A plan that redrives the same letters marks them in the same topic, so neither sends what the other has sent. While one
 sends, nothing is sent by hand.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, Protocol
 
 from confluent_kafka import KafkaError
 
 from sidecar.model.record import Headers, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.redrive_plan import SENDING, Redrive
 from sidecar.operations.dead_letters.redrive_routing import redriven_headers
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
@@ -81,7 +83,10 @@ class Resending:
         self._now_ms = now_ms
 
     def send(self, letter: DeadLetter, record: OutgoingRecord) -> None:
-        """Send `record` in place of the letter. Blocks. Raises JobRefused, LogUnavailable."""
+        """Send `record` in place of the letter, and read that it was sent. Blocks.
+
+        Raises JobRefused, LogUnavailable.
+        """
         place, plan = letter.place, plan_id(letter.place)
         for redrive in self._redrives():
             plans = redrive.plan
@@ -97,6 +102,8 @@ class Resending:
                 shipping.write([record], pen.records([place], self._now_ms()))
             except (Refused, TargetRefused, TakenOver, ShipmentFailed) as error:
                 raise _refusal(error, record) from None
+        with suppress(LettersUnavailable):  # sent it is, whoever can read so now
+            self._redriven.catch_up()
 
 
 def _refusal(error: Exception, record: OutgoingRecord) -> JobRefused:

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError
 from api.ports import Limits, SenderUnavailable
 from policies.headers import REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 from sidecar.model.record import Headers, Place
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive, SearchedSelection
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.transactional_sender import (
@@ -145,6 +146,24 @@ def test_it_goes_once_whoever_repeats_it(api: World) -> None:
     told = api.call("GET", "/v1/quarantine/0/0").json()["redriven"]
     assert told["plan"] == "by-hand-0-0"
     assert api.call("GET", "/v1/quarantine", params={"open": "true"}).json()["items"] == []
+
+
+def test_who_has_sent_it_sees_so_at_once(api: World) -> None:
+    """Else the console's next page would offer to send it again."""
+    path = aside(api)
+    assert api.call("GET", "/v1/quarantine/0/0").json()["redriven"] is None
+    assert send(api, path, headers={"tickover-delay": "10m"}).status_code == 202
+    assert api.call("GET", "/v1/quarantine/0/0").json()["redriven"]["plan"] == "by-hand-0-0"
+
+
+def test_it_is_told_as_sent_though_that_can_not_be_read_now(api: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def catch_up() -> None:
+        if api.redriven.unread:
+            raise LettersUnavailable("the topic can't be read to its end")
+
+    monkeypatch.setattr(api.redriven, "catch_up", catch_up)
+    assert send(api, aside(api), headers={"tickover-delay": "10m"}).status_code == 202
+    assert len(api.resent) == 1
 
 
 def test_whom_another_replica_was_faster_than_is_refused_at_the_last_look(
