@@ -18,9 +18,8 @@ from api.routes.jobs import JobKind, KeyPrefix, add_common, shown, told
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.lookup.query import LookUpUnavailable
-from sidecar.model.asked_times import AskedTime, check_units
 from sidecar.model.record import with_places
-from sidecar.model.times import with_times
+from sidecar.model.times import AskedTime, check_units, with_times
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
 from sidecar.operations.bulk.plan import Change, Selection, When
 from sidecar.operations.bulk.receipt_log import Place

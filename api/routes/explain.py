@@ -24,10 +24,9 @@ from policies.explain import Explanation, Step, explain
 from policies.headers import OFFSET_MAX
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.model.asked_times import stored_time
 from sidecar.model.header_codec import split
 from sidecar.model.record import Place
-from sidecar.model.times import with_times
+from sidecar.model.times import stored_time, with_times
 
 NO_TIMESTAMP: Final = -1
 PARTITION_MAX: Final = (1 << 31) - 1

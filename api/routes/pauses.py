@@ -21,10 +21,9 @@ from api.problems import Problem, unprocessable
 from api.routes.timeline import paused_document
 from api.sources import refuse_unless_source
 from policies.table import is_limiting, limits_of
-from sidecar.model.asked_times import AskedTime
 from sidecar.model.condition import Pausable, Pause, PauseKind, Switch
 from sidecar.model.stats import TargetFlow
-from sidecar.model.times import with_times
+from sidecar.model.times import AskedTime, with_times
 from sidecar.operations.pauses.store import PAUSES_MAX, PausesUnavailable, TooManyPauses
 
 REASON_LENGTH_MAX: Final = 500

@@ -14,8 +14,8 @@ from api.ports import Limits
 from api.problems import unprocessable
 from api.routes.jobs import JobKind, KeyPrefix, add_common, shown, told
 from policies.duration import parse_duration
-from sidecar.model.asked_times import check_units
 from sidecar.model.record import Place
+from sidecar.model.times import check_units
 from sidecar.operations.dead_letters.edit import Edit, NewContent
 from sidecar.operations.dead_letters.masking import MASK
 from sidecar.operations.dead_letters.redrive_plan import AT_ONCE, Action, Governor, Redrive, SearchedSelection

@@ -27,9 +27,8 @@ from api.routes.named_resources import (
 )
 from api.sources import refuse_unless_source
 from policies.headers import OCCURRENCE_IDS
-from sidecar.model.asked_times import AskedTime
 from sidecar.model.condition import Pausable, PauseKind
-from sidecar.model.times import with_times
+from sidecar.model.times import AskedTime, with_times
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, zone
 from sidecar.operations.schedules.schedule import (

@@ -1,4 +1,5 @@
-"""Times as documents tell them: epoch milliseconds for programs, and beside each the time in RFC 3339 for people.
+"""Times as documents tell them: epoch milliseconds for programs, and beside each the time in RFC 3339 for people. And
+types of fields in which people give one: as either. A text of digits is such a number.
 
     {"due": 1800000000000}    ->    {"due": 1800000000000, "due_utc": "2027-01-15T08:00:00.000Z"}
 
@@ -8,9 +9,11 @@ Which fields are times is said by whoever makes a document: a count by topic may
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from policies.duration import TIME_MAX_MS
+from pydantic import BeforeValidator, Field
+
+from policies.duration import TIME_MAX_MS, parse_time
 
 SUFFIX: Final = "_utc"
 DURATION_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -66,3 +69,31 @@ def duration(ms: float | None) -> str:
         elif parts:
             break
     return " ".join(parts)
+
+
+def asked_time(given: object) -> object:
+    """Epoch milliseconds of a text, a number, or a time as YAML has it. Raises FormatError."""
+    if isinstance(given, datetime):
+        return parse_time(given.isoformat())
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return parse_time(str(given)) if is_number or isinstance(given, str) else given
+
+
+def check_units(*times_ms: int | None) -> None:
+    """Raise FormatError where a number looks like seconds, or like microseconds."""
+    for time_ms in times_ms:
+        asked_time(time_ms)
+
+
+def stored_time(given: object) -> object:
+    """Epoch milliseconds of a text; a number as it is."""
+    return parse_time(given) if isinstance(given, str) else given
+
+
+AskedTime = Annotated[
+    int, BeforeValidator(asked_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
+]
+# Of plans, which may be stored already with any number. Where people ask by one, `check_units` is for what they ask.
+StoredTime = Annotated[
+    int, BeforeValidator(stored_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
+]

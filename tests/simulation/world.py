@@ -230,7 +230,7 @@ class World:
         self.clock.brokers_ahead_ms = ahead_ms
 
     def _note_former_time(self) -> None:
-        """Who has not heard from the brokers since their clock was set back goes by the former time."""
+        """The former time counts for a process that has not heard from the brokers since their clock was set back."""
         believed_ms = max((replica.time.broker_ms_max() for replica in self.replicas), default=0)
         if believed_ms >= self.clock.broker_ms + SET_BACK_MIN_MS:
             self.oracle.latest_ms = max(self.oracle.latest_ms, int(believed_ms))

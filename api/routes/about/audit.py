@@ -19,8 +19,7 @@ from api.openapi.description import described
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.routes.dead_letters import answered
 from policies.glob import compile_globs
-from sidecar.model.asked_times import AskedTime
-from sidecar.model.times import with_times
+from sidecar.model.times import AskedTime, with_times
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
 

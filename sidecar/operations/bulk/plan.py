@@ -24,9 +24,8 @@ from pydantic import (
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS
 from sidecar.lookup.query import ALL, START, Key, Query, hashes_of
-from sidecar.model.asked_times import StoredTime
 from sidecar.model.record import with_places
-from sidecar.model.times import with_times
+from sidecar.model.times import StoredTime, with_times
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 1

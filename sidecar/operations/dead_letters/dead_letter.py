@@ -25,11 +25,10 @@ from policies.headers import (
     REDRIVE_SOURCE,
     SOURCE,
 )
-from sidecar.model.asked_times import StoredTime
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import headers_of
 from sidecar.model.record import PLACE, Headers, Place, with_places
-from sidecar.model.times import with_times
+from sidecar.model.times import StoredTime, with_times
 
 TEXT_LENGTH_MAX: Final = 1_024
 COUNT_DIGITS_MAX: Final = 6

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, m
 
 from policies.fields import NAME_PATTERN, TOPIC_LENGTH_MAX, is_topic
 from policies.headers import CONTROL_PREFIX, OCCURRENCE_IDS
-from sidecar.model.asked_times import AskedTime
+from sidecar.model.times import AskedTime
 from sidecar.operations.schedules.cron import BadCron, check_cron, latest, occurrences, zone_names
 
 NAME_LENGTH_MAX: Final = 1_024  # of a header

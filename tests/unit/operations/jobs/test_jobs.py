@@ -123,7 +123,7 @@ def test_what_is_almost_forgotten_is_not_begun() -> None:
 
 
 def test_a_leg_that_stood_still_does_not_begin_what_is_almost_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was asked for in time; the machine slept before it got its turn."""
+    """The call was in time; the machine slept before the leg got its turn."""
     monkeypatch.setattr(run, "TransactionalSender", MagicMock())
     log = log_of_redrives()
     log.take(Record(0, b"old/plan", encode(plan(id="old", created_ms=NOW_MS))))
