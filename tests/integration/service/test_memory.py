@@ -19,7 +19,7 @@ PARTITIONS = 4
 VALUE_BYTES = 200
 FAR = b"2h"
 MEGABYTE = 1_000_000
-# Of all at once: what the client reads ahead, and up to 50,000 records on their way to Redis. These buffers stay with
+# Of all at once: what the client reads ahead, and up to 20,000 records on their way to Redis. These buffers stay with
 # the process for a while, and its next records use them again.
 AT_ONCE_MAX = 150 * MEGABYTE
 # Of as many in bunches, behind that: 250 bytes that are left of each record would be 25.
