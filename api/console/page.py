@@ -200,6 +200,13 @@ class Page:
         """Address of a page, for links. Its path is filled as by `location`."""
         return f"{self.options.path}{self.location(path, **query)}"
 
+    @property
+    def wants_payload(self) -> bool:
+        """The viewer asks for words that only the role write may see, which is recorded. Not a part that refreshes
+        itself: it has none of them.
+        """
+        return self.query("payload") == "true" and self.may("write") and "hx-request" not in self.request.headers
+
     def here(self, /, **changed: object) -> str:
         """Address of this page with some parameters changed; None or empty leaves one out."""
         had: dict[str, object] = {

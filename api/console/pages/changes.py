@@ -9,6 +9,7 @@ from api.console.csv_file import csv_response
 from api.console.page import Page, Refused, action, screen, whole
 from api.console.pages.messages import FILTERS, filters_in
 from api.console.rest import Refusal, path_of
+from sidecar.operations.bulk.plan import OF_PAYLOAD
 
 ACTIONS: Final = ("cancel", "reschedule", "fire")
 TIMES: Final = ("delay", "deliver_at", "by")
@@ -87,9 +88,11 @@ async def plan(page: Page) -> Response:
 
 
 async def one(page: Page) -> Response:
-    """One change: its count to be confirmed, its progress, or its receipts."""
+    """One change: its count to be confirmed, its progress, or its receipts; with `payload` by which key or header,
+    which is recorded.
+    """
     id = page.request.path_params["id"]
-    told = await page.get(path_of(CHANGE, id=id))
+    told = await page.get(path_of(CHANGE, id=id), payload="true" if page.wants_payload else "")
     written: Mapping[str, Any] = {"items": [], "next": None}
     if told["outcomes"]:
         asked = {"limit": RECEIPTS_SHOWN, "cursor": page.query("cursor")}
@@ -102,6 +105,7 @@ async def one(page: Page) -> Response:
         step=STEP_OF.get(told["state"], 2),
         steps=STEPS,
         is_active=is_active,
+        hides=not page.wants_payload and any(name in told["filter"] for name in OF_PAYLOAD),
         receipts=written,
         done=sum(told["outcomes"].values()),
         command=page.tickover("changes status", {}, id),

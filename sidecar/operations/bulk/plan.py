@@ -36,6 +36,7 @@ WORD_LENGTH_MAX: Final = 1_024
 IDS_MAX: Final = 10_000
 IDS_BYTES_MAX: Final = 512 << 10  # of all together: a plan is one record of Kafka
 TOKEN_LENGTH: Final = 16
+OF_PAYLOAD: Final = ("key_prefix", "header")  # words of a selection that who may only read must not see
 HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
 IN_THE_PAST: Final = "in_the_past"  # why a message isn't moved by a shift that would make it due long ago
 DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
@@ -95,7 +96,7 @@ class Selection(BaseModel):
         header, and not which; of ids, how many.
         """
         told = self.model_dump(exclude_none=True)
-        told |= {name: HIDDEN for name in ("key_prefix", "header") if name in told}
+        told |= {name: HIDDEN for name in OF_PAYLOAD if name in told}
         return told if self.ids is None else {**told, "ids": len(self.ids)}
 
     @property

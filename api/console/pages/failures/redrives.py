@@ -83,10 +83,8 @@ async def redrive(page: Page) -> Response:
     """One plan: what it found, how far it is, and its next step; with `payload` by which key or header, which is
     recorded.
     """
-    # The part that refreshes itself doesn't show the filter, and nobody looks at it anew.
-    wants = page.query("payload") == "true" and page.may("write") and "hx-request" not in page.request.headers
-    told = await _plan(page, payload=wants)
-    state, hides = told["state"], not wants and any(name in told["filter"] for name in OF_PAYLOAD)
+    told = await _plan(page, payload=page.wants_payload)
+    state, hides = told["state"], not page.wants_payload and any(name in told["filter"] for name in OF_PAYLOAD)
     show = page.show if state in ACTIVE else page.show_settled
     return show(
         "redrive.html", plan=told, steps=STEPS, step=STEP_OF[state], kind=KIND_OF.get(state, ""), left=_left(told),

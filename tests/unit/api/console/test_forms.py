@@ -236,6 +236,21 @@ def test_a_redrive_is_of_times_as_people_write_them(api: World, viewer: Browser)
     assert (plan.plan.selection.since, plan.plan.selection.until) == (1_800_000_000_000, 1_800_000_060_000)
 
 
+def test_a_change_shows_by_which_header_it_chooses_on_demand(viewer: Browser) -> None:
+    body = {"action": "cancel", "filter": {"source": "reminders", "header": "tenant=acme"}}
+    planned = viewer.api.call("POST", "/v1/changes", json=body)
+    page = viewer.get(f"/changes/{planned.json()['id']}").text
+    assert "header=***" in page
+    assert "Show key and header" in page
+    assert "tenant=acme" not in page
+    before = len(viewer.api.audited)
+    page = viewer.get(f"/changes/{planned.json()['id']}?payload=true").text
+    assert "header=tenant=acme" in page
+    assert "Show key and header" not in page
+    [seen] = viewer.api.audited[before:]
+    assert seen["notes"]["payload"]
+
+
 def test_a_redrive_is_printed_with_its_filter(viewer: Browser) -> None:
     page = html.unescape(viewer.get("/redrives/new?topic=orders-dlq&fingerprint=12&since=5&action=discard").text)
     assert "tickover redrive plan --topic orders-dlq --fingerprint 12 --since 5 --discard<" in page
