@@ -14,6 +14,7 @@
    way, then every lane is recovered from what Kafka has.
 
 The offsets of a transaction are the state before it, with the place of its own blocks: a recovery reads these blocks.
+What it settles is committed by the next one: by one of its own a second later, if nothing else has come by then.
 Readers with isolation.level=read_committed see every record once.
 """
 
