@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 60.0
 
 
+@pytest.mark.usefixtures("terminal")
 def test_lines_come_as_it_happens_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "STEP_S", 0.05)
     with world() as api:

@@ -56,6 +56,7 @@ def read_until(terminal: int, wanted: Callable[[bytes], bool]) -> bytes:
     return text
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("end", ["q", "ctrl-c", "SIGTERM"])
 def test_it_is_refreshed_and_ends_in_order(address: str, end: str) -> None:
     ours, theirs = pty.openpty()
@@ -65,17 +66,20 @@ def test_it_is_refreshed_and_ends_in_order(address: str, end: str) -> None:
     with subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment, cwd=ROOT, start_new_session=True,
     ) as top:  # fmt: skip
-        text = read_until(ours, lambda text: text.count(b"q ends") >= 3)
-        assert ENTER in text
-        assert b"mail-gateway" in text
-        if end == "SIGTERM":
-            top.send_signal(signal.SIGTERM)
-        elif end == "ctrl-c":
-            top.send_signal(signal.SIGINT)
-        else:
-            os.write(ours, b"q")
-        assert LEAVE in read_until(ours, lambda text: LEAVE in text)
-        _, said = top.communicate(timeout=LIMIT_S)
+        try:
+            text = read_until(ours, lambda text: text.count(b"q ends") >= 3)
+            assert ENTER in text
+            assert b"mail-gateway" in text
+            if end == "SIGTERM":
+                top.send_signal(signal.SIGTERM)
+            elif end == "ctrl-c":
+                top.send_signal(signal.SIGINT)
+            else:
+                os.write(ours, b"q")
+            assert LEAVE in read_until(ours, lambda text: LEAVE in text)
+            _, said = top.communicate(timeout=LIMIT_S)
+        finally:
+            top.kill()
         assert (top.returncode, said) == (0, b"")
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
