@@ -14,7 +14,6 @@
    way, then every lane is recovered from what Kafka has.
 
 The offsets of a transaction are the state before it, with the place of its own blocks: a recovery reads these blocks.
-What it settles is committed by the next one: by one of its own a second later, if nothing else has come by then.
 Readers with isolation.level=read_committed see every record once.
 """
 
@@ -68,7 +67,6 @@ from sidecar.model.record import TopicPartition
 
 GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
 GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
-OFFSETS_WAIT_S: Final = 1.0  # for other news, that a commit of offsets alone needs no transaction
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 USUAL: Final = "usual"
 TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
@@ -252,7 +250,6 @@ class ExactlyOnce:
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._ending: CommitInterval | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
-        self._offsets_wait_until_s = 0.0
         self._fit = TransactionSizeLimit()
         self._turn = USUAL  # the last transaction's
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
@@ -274,7 +271,6 @@ class ExactlyOnce:
         for lane in lanes:
             held = True
             lane.owe_commit()  # if all is quiet, there is a commit now
-        self._offsets_wait_until_s = 0.0
         if held:
             self._remaker.want()
         else:
@@ -355,8 +351,6 @@ class ExactlyOnce:
         # Who hands partitions over waits for what is theirs, not for all that goes apart.
         self._turn = USUAL if any(lane.leaving for lane in lanes) else self._next_turn()
         transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn, apart)
-        if transaction is self._next and self._offsets_may_wait(transaction, lanes):
-            return True
         transaction.member = member
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
@@ -369,14 +363,6 @@ class ExactlyOnce:
         if not self.hasten(quiet=False):  # sent now: an engine without time to spare may not come to it for a while
             self.poll(0)
         return True
-
-    def _offsets_may_wait(self, transaction: Transaction, lanes: Iterable[SourcePartition]) -> bool:
-        """There is nothing but offsets that the last transaction has settled: where little is due, the next one has
-        them, too.
-        """
-        if transaction.interval.sent or transaction.blocks or self.time.monotonic_s() >= self._offsets_wait_until_s:
-            return False
-        return not any(lane.leaving or has_news(lane) for lane in lanes)
 
     def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:
         """See `Settlement`. Blocks stay in their order: nothing before is undecided, no careful transaction between."""
@@ -509,8 +495,6 @@ class ExactlyOnce:
         if self.traces is not None:
             self.traces.put(transaction.interval, self.time.now_ms())
         self._filling.became_fact(transaction, self.tally)
-        if transaction.interval.sent:
-            self._offsets_wait_until_s = self.time.monotonic_s() + OFFSETS_WAIT_S
         if transaction.careful:
             self._refusals.passed_isolated(transaction.interval)
         elif name == SMALL:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.commit.committer import HUNG_MAX, HungClientError
-from sidecar.engine.commit.exactly_once import GROW_S, OFFSETS_WAIT_S, PATIENCE_S, ExactlyOnce
+from sidecar.engine.commit.exactly_once import GROW_S, PATIENCE_S, ExactlyOnce
 from sidecar.engine.commit.transaction import SealedBlock
 from sidecar.model.call_limit import SILENT_MAX_S
 from sidecar.model.partitioner import partition_of
@@ -32,22 +32,6 @@ def seen(bench: Bench) -> list[FakeRecord]:
     return [record for record in log.records if record.offset() not in log.undecided]
 
 
-def test_offsets_alone_wait_for_other_news_for_a_second() -> None:
-    """Where little is due, each record would have two transactions: its own, and one for its offset."""
-    bench = Bench(trouble=str)
-    assert bench.coordinator is not None
-    bench.run(3_000)
-    before = bench.coordinator.committed
-    for _ in range(10):
-        offset = bench.send(b"value")
-        bench.run(int(OFFSETS_WAIT_S * 1_000 / 2))
-    assert len(seen(bench)) >= 7
-    assert bench.coordinator.committed - before <= len(seen(bench)) + 2
-    bench.run(3_000)
-    assert len(seen(bench)) == 10
-    assert bench.group.committed[bench.lane.id][0] == offset + 1
-
-
 def once(word: str, calls: list[str]) -> Callable[[], str]:
     """Trouble of this kind at the next call after it was put on the list."""
     return lambda: calls.pop() if calls else word
@@ -58,7 +42,6 @@ def test_a_record_shows_with_its_block_and_its_offset() -> None:
     offset = bench.send(b"value")
     bench.run(1_500)
     [record] = seen(bench)
-    bench.run(int(OFFSETS_WAIT_S * 1_000))
     assert bench.group.committed[bench.lane.id][0] == offset + 1
     assert bench.coordinator is not None
     assert bench.coordinator.aborted == 0
