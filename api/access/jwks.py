@@ -117,13 +117,18 @@ class Provider:
         return usable_keys(document, settings.algorithms)
 
     async def _discovered(self, client: httpx.AsyncClient) -> str:
-        document = await document_of(client, self._settings.issuer.rstrip("/") + DISCOVERY)
-        address = document.get("jwks_uri")
-        if document.get("issuer") != self._settings.issuer:
-            raise DocumentError("the provider names another issuer than api.oidc.issuer")
+        address = (await provider_document(client, self._settings.issuer)).get("jwks_uri")
         if not isinstance(address, str) or not is_safe(address):
             raise DocumentError("the provider names no https address of its keys")
         return address
+
+
+async def provider_document(client: httpx.AsyncClient, issuer: str) -> dict[str, Any]:
+    """What the provider says of itself. Raises as `document_of`."""
+    document = await document_of(client, issuer.rstrip("/") + DISCOVERY)
+    if document.get("issuer") != issuer:
+        raise DocumentError("the provider names another issuer than api.oidc.issuer")
+    return document
 
 
 def usable_keys(document: Mapping[str, Any], algorithms: tuple[str, ...]) -> KeySet:

@@ -15,14 +15,14 @@ import hashlib
 import math
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import httpx
 import jwt
 
-from api.access.jwks import DISCOVERY, FETCH_S, DocumentError, document_of, is_safe
+from api.access.jwks import FETCH_S, DocumentError, document_of, is_safe, provider_document
 from sidecar.settings.api import OidcSettings, is_loopback
 
 KNOWN_S: Final = 60.0  # so long counts what the provider says of itself
@@ -80,7 +80,8 @@ class SignOn:
             "client_id": self._settings.client_id,
             "code_verifier": verifier,
         }
-        answer = await self._ask(await self._endpoint("token_endpoint"), asked)
+        address = await self._endpoint("token_endpoint")
+        answer = await self._ask(address, lambda client: document_of(client, address, asked))
         tokens = [answer.get("access_token"), answer.get("id_token")]
         if tokens[-1] is not None and _nonce_in(tokens[-1]) != _nonce(verifier):
             raise SignOnFailed("its ID token is of another log-in")
@@ -99,7 +100,8 @@ class SignOn:
         async with self._asking:
             if time.monotonic() >= self._ask_again_s:
                 try:
-                    self._document = await self._discover()
+                    issuer = self._settings.issuer
+                    self._document = await self._ask(issuer, lambda client: provider_document(client, issuer))
                     self._failure = ""
                 except SignOnFailed as error:
                     self._failure = str(error)
@@ -108,20 +110,16 @@ class SignOn:
             raise SignOnFailed(self._failure)
         return self._document
 
-    async def _discover(self) -> Mapping[str, Any]:
-        document = await self._ask(self._settings.issuer.rstrip("/") + DISCOVERY)
-        if document.get("issuer") != self._settings.issuer:
-            raise SignOnFailed("the provider names another issuer than api.oidc.issuer")
-        return document
-
-    async def _ask(self, address: str, form: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    async def _ask(
+        self, address: str, question: Callable[[httpx.AsyncClient], Awaitable[Mapping[str, Any]]]
+    ) -> Mapping[str, Any]:
         local = is_loopback(httpx.URL(address).host)
         try:
             async with (
                 asyncio.timeout(FETCH_S),
                 httpx.AsyncClient(verify=self._trust, timeout=FETCH_S, trust_env=not local) as client,
             ):
-                return await document_of(client, address, form)
+                return await question(client)
         except DocumentError as error:
             raise SignOnFailed(str(error)) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # a timeout is an OSError
