@@ -18,6 +18,7 @@ from api.console.rest import Query, Refusal, Rest, address_of, query_of
 from api.console.session import Session
 from api.ports import Limits
 from sidecar.model.times import duration
+from sidecar.operations.jobs.job import OF_PAYLOAD
 from sidecar.settings.api import is_loopback
 
 ROOT: Final = "/ui"
@@ -206,6 +207,10 @@ class Page:
         itself: it has none of them.
         """
         return self.query("payload") == "true" and self.may("write") and "hx-request" not in self.request.headers
+
+    def hides_words_of(self, selection: Mapping[str, object]) -> bool:
+        """A plan's selection has words that are hidden on this page."""
+        return not self.wants_payload and any(name in selection for name in OF_PAYLOAD)
 
     def here(self, /, **changed: object) -> str:
         """Address of this page with some parameters changed; None or empty leaves one out."""

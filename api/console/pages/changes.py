@@ -9,7 +9,6 @@ from api.console.csv_file import csv_response
 from api.console.page import Page, Refused, action, screen, whole
 from api.console.pages.messages import FILTERS, filters_in
 from api.console.rest import Refusal, path_of
-from sidecar.operations.bulk.plan import OF_PAYLOAD
 
 ACTIONS: Final = ("cancel", "reschedule", "fire")
 TIMES: Final = ("delay", "deliver_at", "by")
@@ -105,7 +104,7 @@ async def one(page: Page) -> Response:
         step=STEP_OF.get(told["state"], 2),
         steps=STEPS,
         is_active=is_active,
-        hides=not page.wants_payload and any(name in told["filter"] for name in OF_PAYLOAD),
+        hides=page.hides_words_of(told["filter"]),
         receipts=written,
         done=sum(told["outcomes"].values()),
         command=page.tickover("changes status", {}, id),

@@ -26,7 +26,7 @@ from policies.duration import TIME_MAX_MS
 from sidecar.lookup.query import ALL, START, Key, Query, hashes_of
 from sidecar.model.record import with_places
 from sidecar.model.times import StoredTime, with_times
-from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
+from sidecar.operations.jobs.job import MODEL, OF_PAYLOAD, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
@@ -36,7 +36,6 @@ WORD_LENGTH_MAX: Final = 1_024
 IDS_MAX: Final = 10_000
 IDS_BYTES_MAX: Final = 512 << 10  # of all together: a plan is one record of Kafka
 TOKEN_LENGTH: Final = 16
-OF_PAYLOAD: Final = ("key_prefix", "header")  # words of a selection that who may only read must not see
 HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
 IN_THE_PAST: Final = "in_the_past"  # why a message isn't moved by a shift that would make it due long ago
 DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}

@@ -22,7 +22,7 @@ from sidecar.model.times import with_times
 from sidecar.operations.dead_letters.dead_letter import TEXT_LENGTH_MAX, DeadLetter, Selection, Word
 from sidecar.operations.dead_letters.edit import Edit
 from sidecar.operations.dead_letters.masking import MASK, Search, masking_of
-from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
+from sidecar.operations.jobs.job import MODEL, OF_PAYLOAD, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 2
 # Of a plan that says no more than programs of before understand. They pass over newer ones: to them a plan to discard
@@ -65,7 +65,6 @@ class Span(BaseModel):
 
 LongWord = Annotated[str, Field(min_length=1, max_length=TEXT_LENGTH_MAX)]
 OF_SEARCH: Final = frozenset(Search._fields)
-OF_PAYLOAD: Final = ("key_prefix", "header")  # words that who may only read must not see
 
 
 class SearchedSelection(Selection):

@@ -38,6 +38,7 @@ MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
 OTHER: Final = "other"
 BEGUN_WITHIN_MS: Final = JOBS_KEPT_MS - 86_400_000  # of its plan: what is begun later might be forgotten meanwhile
+OF_PAYLOAD: Final = ("key_prefix", "header")  # words of a plan's selection that who may only read must not see
 SCHEMA_WITH_APPROVAL: Final = 2  # of plans of any kind: a program that knows of no approval must not begin one
 
 Approval = Literal["none", "other"]  # by whom a plan is to be approved before it begins: nobody, or another person

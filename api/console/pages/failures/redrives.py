@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from api.console.page import Page, Refused, action, screen
 from api.console.rest import Refusal, path_of
-from sidecar.operations.dead_letters.redrive_plan import OF_PAYLOAD
 
 LIMIT: Final = 50
 EXAMPLE: Final = "orders-dlq"  # a topic, in a command
@@ -84,7 +83,7 @@ async def redrive(page: Page) -> Response:
     recorded.
     """
     told = await _plan(page, payload=page.wants_payload)
-    state, hides = told["state"], not page.wants_payload and any(name in told["filter"] for name in OF_PAYLOAD)
+    state, hides = told["state"], page.hides_words_of(told["filter"])
     show = page.show if state in ACTIVE else page.show_settled
     return show(
         "redrive.html", plan=told, steps=STEPS, step=STEP_OF[state], kind=KIND_OF.get(state, ""), left=_left(told),
