@@ -144,7 +144,7 @@ async def list_targets(
             "name": name,
             "waiting": flow.waiting + (stats.paused.get(pause, 0) if pause is not None else 0),
             "rate": flow.rate or None,
-            "breaker": _breaker(ports, name) or None,
+            "breaker": _breaker(ports, name, flow) or None,
             "suspended": name in stats.suspended,
             "suspended_since": stats.suspended_since_ms.get(name),
             "paused": None if pause is None else paused_document(pause, alive[pause]),
@@ -181,7 +181,7 @@ async def open_breaker(caller: Admin, ports: GivenPorts, name: str) -> Response:
 
 async def _switched(caller: Caller, ports: Ports, name: str, *, opens: bool) -> Response:
     """Answer of a breaker that was switched by hand. Raises `Problem`."""
-    if not _breaker(ports, name):
+    if not _breaker(ports, name, ports.stats().targets.get(name, TargetFlow())):
         detail = "No policy gives the target of this name a breaker. To hold up what goes to it, pause it."
         raise Problem(404, "breaker-not-found", detail)
     switch = Switch(opens, ports.now_ms())
@@ -189,9 +189,8 @@ async def _switched(caller: Caller, ports: Ports, name: str, *, opens: bool) -> 
     return json_response(with_times({"name": name, "by": caller.name, "at": switch.at_ms}, "at"))
 
 
-def _breaker(ports: Ports, name: str) -> str:
+def _breaker(ports: Ports, name: str, flow: TargetFlow) -> str:
     """State of a target's breaker; empty: no policy gives it one. Closed where nothing has gone to the target yet."""
-    flow = ports.stats().targets.get(name, TargetFlow())
     if flow.breaker:
         return flow.breaker
     table = ports.policies.table
