@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.engine.partition.progress import NOWHERE
 from sidecar.engine.recovery_reader import RecoveryWorker
-from sidecar.ledger.block import decode, encode, lane_key
+from sidecar.ledger.block import Block, decode, encode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic, LedgerUnavailable
 from sidecar.model.log_cuts import NO_CUTS
@@ -98,9 +98,7 @@ def set_commits_back(world: World) -> None:
 def _is_of_former(world: World, lane: TopicPartition) -> bool:
     """The commit is of a former topic, and the ledger has blocks of the present one: its offset is no way back."""
     state, topic_id = _state(world, lane), world.broker.topic_id(lane.topic)
-    own = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)].records
-    blocks = [decode(record.value()) for record in own if record.key() == lane_key(*lane)]
-    return (state is None or state.topic_id != topic_id) and any(block.topic_id == topic_id for block in blocks)
+    return (state is None or state.topic_id != topic_id) and bool(_blocks_of(world, lane, topic_id))
 
 
 def trim_ledger(world: World) -> None:
@@ -205,18 +203,16 @@ def _lost_nothing_read(world: World, lane: TopicPartition) -> bool:
     room without records.
     """
     log, topic_id = world.broker.logs[lane.topic][lane.partition], world.broker.topic_id(lane.topic)
-    state, ledger = _state(world, lane), world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    state = _state(world, lane)
     marks = list(state.read) if state is not None and state.topic_id == topic_id else []
-    blocks = [decode(record.value()) for record in ledger.records if record.key() == lane_key(*lane)]
-    marks += [block.read for block in blocks if block.topic_id == topic_id and block.read is not None]
-    return bool(marks) and any(mark_of(record) == max(marks) for record in log.records)
+    marks += [block.read for block in _blocks_of(world, lane, topic_id) if block.read is not None]
+    last = max(marks, default=None)
+    return last is not None and any(mark_of(record) == last for record in log.records)
 
 
 def _known_by_ledger(world: World, lane: TopicPartition) -> tuple[int, Position]:
     """`_known_of` without a commit."""
-    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
-    blocks = [decode(record.value()) for record in log.records if record.key() == lane_key(*lane)]
-    own = [block for block in blocks if block.topic_id == world.broker.topic_id(lane.topic)]
+    own = _blocks_of(world, lane, world.broker.topic_id(lane.topic))
     read_to = max((start for block in own for start, _ in block.runs), default=0)
     return read_to, max((block.watermark for block in own), default=NOWHERE)
 
@@ -324,8 +320,7 @@ def _is_said_by_commits_alone(world: World, lane: TopicPartition) -> bool:
     state, copied = _state(world, lane), world.copy[0].get(lane, 0)
     if state is None or state.acknowledged <= copied:
         return False
-    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
-    blocks = [decode(record.value()) for record in log.records if record.key() == lane_key(*lane)]
+    blocks = _blocks_of(world, lane)
     if not blocks or blocks[-1].acknowledged > copied:
         return False
     fresh = [offset for block in blocks if block.number > copied for offset in block.entries.offsets]
@@ -338,6 +333,13 @@ RARE: tuple[Callable[[World], None], ...] = (die_in_a_commit, set_commits_and_re
 def _state(world: World, lane: TopicPartition) -> CommitState | None:
     committed = world.group.committed.get(lane)
     return decode_metadata(*committed) if committed is not None else None
+
+
+def _blocks_of(world: World, lane: TopicPartition, topic_id: str | None = None) -> list[Block]:
+    """The ledger's blocks of a lane, in order; `topic_id`: those of this topic alone."""
+    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    blocks = [decode(record.value()) for record in log.records if record.key() == lane_key(*lane)]
+    return [block for block in blocks if topic_id is None or block.topic_id == topic_id]
 
 
 def _own_blocks(world: World) -> dict[int, dict[TopicPartition, int]]:
