@@ -64,7 +64,9 @@ def main() -> None:
             f"{held:,} pending, restarted",
             f"{pending / MEGABYTE:.1f}",
             more(pending, empty),
-            f"first due record fired {first_s:.1f} s after the start of the process",
+            f"first due record fired {first_s:.1f} s after the start of the process"
+            if first_s >= 0
+            else "this machine was too slow: the first fell due before the process was restarted",
         ),
     )
     caveats = (
