@@ -124,7 +124,7 @@ class Provider:
 
 
 async def provider_document(client: httpx.AsyncClient, issuer: str) -> dict[str, Any]:
-    """What the provider says of itself. Raises as `document_of`."""
+    """The provider's own words about itself. Raises as `document_of`."""
     document = await document_of(client, issuer.rstrip("/") + DISCOVERY)
     if document.get("issuer") != issuer:
         raise DocumentError("the provider names another issuer than api.oidc.issuer")
