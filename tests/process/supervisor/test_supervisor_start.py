@@ -44,6 +44,14 @@ def wait_for_both(process: subprocess.Popen[str]) -> None:
             return
 
 
+def rest_of(process: subprocess.Popen[str]) -> str:
+    """What a process of which lines were read says until it ends: `communicate` begins behind what a buffer has."""
+    assert process.stderr is not None
+    stderr = process.stderr.read()
+    process.wait(START_S)
+    return stderr
+
+
 def events(stderr: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stderr.splitlines()]
 
@@ -75,7 +83,7 @@ def test_sigterm_while_all_wait_for_brokers_ends_all_with_0(tmp_path: Path) -> N
     process = launched(tmp_path, PROCESSES="2")
     wait_for_both(process)
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=START_S)
+    stderr = rest_of(process)
     assert process.returncode == 0, stderr
     assert events(stderr)[-1]["message"] == "stopped"
 
@@ -89,7 +97,7 @@ def test_a_signal_while_embedded_services_start_ends_them_in_order(
     assert process.stderr is not None
     next(line for line in process.stderr if when in line)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=START_S)
+    stderr = rest_of(process)
     assert process.returncode == 0, stderr
     words = [event["message"] for event in events(stderr)]
     assert words[-1].startswith("stopped")
@@ -137,6 +145,6 @@ def test_processes_end_in_order_when_their_supervisor_is_gone(tmp_path: Path) ->
     process = launched(tmp_path, PROCESSES="2")
     wait_for_both(process)
     process.kill()
-    _, stderr = process.communicate(timeout=START_S)  # to the end: whoever has the pipe has ended
+    stderr = rest_of(process)  # to the end: whoever has the pipe has ended
     asked = [event["process"] for event in events(stderr) if event["message"] == "asked to stop"]
     assert sorted(asked) == [1, 2]
