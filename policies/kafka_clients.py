@@ -5,6 +5,8 @@ keeps the password under a lock of its own, so any thread may change it, whoever
 
 The process has one principal, so what is known here is the process's, not an object's: clients are made in twenty
 places, each of settings that were copied long before.
+
+Whether a client still reaches brokers is asked here, too (`living`, `reaches`): one may have lost them for good.
 """
 
 import logging
@@ -18,7 +20,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, admin
+from confluent_kafka import KafkaError, KafkaException, TopicPartition, admin
 
 PASSWORD: Final = "sasl.password"
 USERNAME: Final = "sasl.username"
@@ -81,19 +83,45 @@ def _login(settings: Mapping[str, Any]) -> Login:
     return None if user is None or password is None else (str(user), str(password))
 
 
+def living() -> "list[Client]":
+    """Every client of this process that nobody has closed."""
+    with _lock:
+        return list(_living)
+
+
+def _forget(client: Any) -> None:
+    with _lock:
+        _living.discard(client)
+
+
+def _answers(ask: Callable[..., Any], topic: str, seconds: float) -> bool | None:
+    try:
+        ask(topic, timeout=seconds)
+    except KafkaException:
+        return False
+    except RuntimeError:  # it is closed
+        return None
+    return True
+
+
 def is_fatal(error: KafkaError) -> bool:
     """Whether the client is of no use any more. It says so in two ways, and not always in both."""
     return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _live(client: Any) -> None:
-    if client.login is None:
-        return
     with _lock:
         _living.add(client)
-        password = _replaced.get(client.login)
+        password = _replaced.get(client.login) if client.login is not None else None
     if password is not None:  # it may have changed while the client was made
         client.set_sasl_credentials(client.login[0], password)
+
+
+class ClientLost(KafkaException):
+    """The client reaches no broker any more, while others do: its owner takes another."""
+
+    def __init__(self) -> None:
+        super().__init__(KafkaError(KafkaError._ALL_BROKERS_DOWN, "this client reaches none any more, others do"))
 
 
 class Producer(confluent_kafka.Producer):
@@ -102,7 +130,26 @@ class Producer(confluent_kafka.Producer):
     def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
         super().__init__(_present(settings), **more)
         self.login = _login(settings)
+        self.is_lost = False
         _live(self)
+
+    def lose(self) -> None:
+        """From now on `poll` raises ClientLost, as for any other error that the client doesn't survive."""
+        self.is_lost = True
+
+    def poll(self, *arguments: Any, **named: Any) -> int:
+        if self.is_lost:
+            raise ClientLost
+        served: int = super().poll(*arguments, **named)
+        return served
+
+    def reaches(self, topic: str, seconds: float) -> bool | None:
+        """Whether a broker says something of this topic in time; None: nobody needs it any more."""
+        return _answers(self.list_topics, topic, seconds)
+
+    def close(self, *arguments: Any, **named: Any) -> Any:
+        _forget(self)
+        return super().close(*arguments, **named)
 
 
 class LastingProducer:
@@ -131,6 +178,9 @@ class LastingProducer:
         """The client, which is made if there is none."""
         with self._changing:
             self._used_s = self._monotonic_s()
+            if (worn := self._producer) is not None and worn.is_lost:
+                self._producer = None
+                self._let_go(worn, ClientLost())
             if self._producer is None:
                 self._producer = self._make()
             return self._producer
@@ -148,7 +198,7 @@ class LastingProducer:
 
     def poll(self, seconds: float) -> None:
         """As the client's; without one there is nothing to report."""
-        if (producer := self._producer) is not None:
+        if (producer := self._producer) is not None and not producer.is_lost:
             producer.poll(seconds)
 
     def flush(self, seconds: float) -> None:
@@ -181,13 +231,19 @@ class LastingProducer:
 
 class Consumer(confluent_kafka.Consumer):
     """confluent-kafka's. It makes one call at a time, and who asks from another thread waits for as long as the owner
-    polls and polls again. So a new password is taken with the owner's next call, or when there is none for a while.
+    polls and polls again. So a new password is taken with the owner's next call, or when there is none for a while;
+    and whether it reaches brokers is found out in the owner's next call.
     """
 
     def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
         super().__init__(_present(settings), **more)
         self.login = _login(settings)
+        self._made_of = (settings, more)
+        self._begins: dict[tuple[str, int], int] = {}  # offsets as they were assigned
         self._fresh: deque[tuple[str, str]] = deque(maxlen=1)
+        self._asked: tuple[str, float] | None = None  # whether it reaches brokers
+        self._reached: bool | None = None
+        self._is_lost = False
         _live(self)
 
     def set_sasl_credentials(self, user: str, password: str) -> None:
@@ -200,32 +256,96 @@ class Consumer(confluent_kafka.Consumer):
             with suppress(IndexError):
                 super().set_sasl_credentials(*self._fresh.popleft())
 
+    def reaches(self, topic: str, seconds: float) -> bool | None:
+        """As the producer's, of the time when this was asked last; None: its owner has made no call since."""
+        reached, self._reached, self._asked = self._reached, None, (topic, seconds)
+        return reached
+
+    def lose(self) -> None:
+        """From now on its owner's calls raise ClientLost. From any thread."""
+        self._is_lost = True
+
+    def successor(self) -> "Consumer":
+        """Another of the same settings, which reads on where this one is, of the partitions that it was assigned. This
+        one is closed.
+        """
+        settings, more = self._made_of
+        other = Consumer(settings, **more)
+        places = self.position(self.assignment())
+        for place in places:
+            if place.offset < 0:  # nothing was read of it yet
+                place.offset = self._begins[place.topic, place.partition]
+        other.assign(places)
+        self.close()
+        return other
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self._begins = {(place.topic, place.partition): place.offset for place in partitions}
+        super().assign(partitions)
+
     def poll(self, *arguments: Any, **named: Any) -> Any:
-        self.take_password()
+        self._heed()
         return super().poll(*arguments, **named)
 
     def consume(self, *arguments: Any, **named: Any) -> list[confluent_kafka.Message]:
-        self.take_password()
+        self._heed()
         return super().consume(*arguments, **named)
 
     def list_topics(self, *arguments: Any, **named: Any) -> Any:
-        self.take_password()
+        self._heed()
         return super().list_topics(*arguments, **named)
 
     def committed(self, *arguments: Any, **named: Any) -> Any:
-        self.take_password()
+        self._heed()
         return super().committed(*arguments, **named)
 
     def get_watermark_offsets(self, *arguments: Any, **named: Any) -> tuple[int, int]:
-        self.take_password()
+        self._heed()
         ends: tuple[int, int] = super().get_watermark_offsets(*arguments, **named)
         return ends
 
+    def close(self) -> None:
+        """As the client's, which waits for brokers: of one that is lost it would wait for ever, and does so alone."""
+        _forget(self)
+        if self._is_lost:
+            threading.Thread(target=super().close, name="lost", daemon=True).start()
+        else:
+            super().close()
 
-class AdminClient(admin.AdminClient):
-    """confluent-kafka's."""
+    def _heed(self) -> None:
+        """Take what others have told it, and answer what they ask."""
+        self.take_password()
+        if self._is_lost:
+            raise ClientLost
+        if self._asked is not None:
+            asked, self._asked = self._asked, None
+            self._reached = _answers(super().list_topics, *asked)
+
+
+class AdminClient:
+    """confluent-kafka's, with all its methods. It keeps nothing, so `renew` may make it anew at any time."""
 
     def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
-        super().__init__(_present(settings), **more)
+        make: Any = admin.AdminClient
+        self._make: Callable[[], Any] = lambda: make(_present(settings), **more)
+        self._client = self._make()
         self.login = _login(settings)
         _live(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def set_sasl_credentials(self, user: str, password: str) -> None:
+        """As the client's."""
+        self._client.set_sasl_credentials(user, password)
+
+    def reaches(self, topic: str, seconds: float) -> bool | None:
+        """As the producer's."""
+        return _answers(self._client.list_topics, topic, seconds)
+
+    def renew(self) -> None:
+        """Another client takes the place of the one there is, which ends with the calls that are under way."""
+        self._client = self._make()
+
+
+Client = Producer | Consumer | AdminClient

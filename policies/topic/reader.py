@@ -14,7 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from policies.errors import NewerSchema, PolicyStoreUnavailable, VersionUnknown
-from policies.kafka_clients import Consumer
+from policies.kafka_clients import ClientLost, Consumer
 from policies.model import Removed, Versioned
 from policies.table import EMPTY_TABLE, PolicyTable
 from policies.topic.log import PolicyLog, Verdict
@@ -108,10 +108,13 @@ class PolicyReader:
     def _follow(self, consumer: Consumer) -> None:
         try:
             while not self._stopping.is_set() and not self._failure:
-                if (verdict := self.step(consumer)) is not None:
-                    self._tell(verdict)
-                if self._trouble:
-                    self._look_for_recovery(consumer)
+                try:
+                    if (verdict := self.step(consumer)) is not None:
+                        self._tell(verdict)
+                    if self._trouble:
+                        self._look_for_recovery(consumer)
+                except ClientLost:
+                    consumer = consumer.successor()
         except Exception as error:
             # The table stays as it is and grows stale: that must be seen.
             self._failure = f"the reader of topic {self._topic.topic} failed: {error!r}"

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
+from confluent_kafka.admin import AclOperation, NewTopic
 
+from policies.kafka_clients import AdminClient
 from sidecar.doctor.acl import EVERY, Operation, Right, kafka_commands
 from sidecar.doctor.facts import Finding, Severity
 from sidecar.settings.settings import Settings
@@ -100,7 +101,7 @@ def _is_lacking(operation: Operation, allowed: Sequence[frozenset[AclOperation] 
 
 
 def _topics(admin: AdminClient, names: Sequence[str]) -> Allowed:
-    def ask() -> Mapping[str, Any]:
+    def ask() -> Any:
         wanted = TopicCollection(list(names))
         return admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=ASK_TIMEOUT_S)
 
@@ -108,7 +109,7 @@ def _topics(admin: AdminClient, names: Sequence[str]) -> Allowed:
 
 
 def _groups(admin: AdminClient, names: Sequence[str]) -> Allowed:
-    def ask() -> Mapping[str, Any]:
+    def ask() -> Any:
         return admin.describe_consumer_groups(
             list(names), include_authorized_operations=True, request_timeout=ASK_TIMEOUT_S
         )

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from policies.kafka_clients import AdminClient
 from policies.topic.kafka_tools import KafkaTools
 from sidecar.doctor.facts import Finding, Severity
 

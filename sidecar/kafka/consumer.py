@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from policies.kafka_clients import Consumer, is_fatal
+from policies.kafka_clients import ClientLost, Consumer, is_fatal
 from sidecar.kafka.background import in_background
 from sidecar.kafka.client_settings import ANSWER_TIMEOUT_S
 from sidecar.kafka.committed_offsets import commits_of
@@ -121,7 +121,10 @@ class KafkaIntake:
         return bool(self._waited) or self._is_told
 
     def _survive(self, error: KafkaException) -> None:
-        """Raise what ends the process; go on with another consumer where this one has fenced itself."""
+        """Raise what ends the process; go on with another consumer where this one has fenced itself, or is lost."""
+        if isinstance(error, ClientLost):
+            self._join_anew(error.args[0].str())
+            return
         if not is_fatal(error.args[0]) or time.monotonic() - self._lost_at_s > OWN_FENCE_S:
             raise error
         self._join_anew(f"fenced by its own return: {error.args[0].str()}")

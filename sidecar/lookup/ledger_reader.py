@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
-from policies.kafka_clients import Consumer
+from policies.kafka_clients import ClientLost, Consumer
 from sidecar.kafka.topic_follower import batch
 from sidecar.ledger.frame import LedgerFormatError, NewerLedgerFormatError
 from sidecar.lookup.receipt import LedgerPlace
@@ -61,6 +61,7 @@ class LedgerReader:
         self._look_back_ms = look_back_ms
         self._make = consumer
         self._ends: dict[int, int] = {}  # partitions not yet read to their end as it was at the start
+        self._has_begun = False
         self._down = ""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -82,9 +83,13 @@ class LedgerReader:
         consumer: Consumer | None = None
         try:
             consumer = self._make(self._settings)
-            self._begin(consumer)
             while not self._stopping.is_set():
-                self.step(consumer)
+                try:
+                    if not self._has_begun:
+                        self._begin(consumer)
+                    self.step(consumer)
+                except ClientLost:
+                    consumer = consumer.successor()
         except NewerLedgerFormatError as error:
             self._receipts.note_trouble(f"{error}: upgrade this process")
             log.error("receipts end here", extra={"error": str(error)})
@@ -105,8 +110,11 @@ class LedgerReader:
                 starts = self._starts(consumer)
                 if starts:
                     consumer.assign(starts)
+                    self._has_begun = True
                     return
                 problem = f"there is no topic {self._topic}"
+            except ClientLost:
+                raise
             except KafkaException as error:
                 problem = f"no answer about {self._topic}: {error.args[0].str()}"
             self._receipts.note_trouble(problem)

@@ -40,6 +40,7 @@ from sidecar.kafka.client_settings import (
 from sidecar.kafka.committed_offsets import KafkaStarts
 from sidecar.kafka.consumer import KafkaIntake
 from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
+from sidecar.kafka.lost_clients import LostClients
 from sidecar.kafka.producers import KafkaOutput, LoneOutput, TargetTopics
 from sidecar.kafka.transactions import KafkaOutputs, take_slot
 from sidecar.ledger.topic import LedgerTopic
@@ -61,10 +62,13 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Settings of every client of them, and the client by which the whole process asks about topics."""
+    """Settings of every client of them, the client by which the whole process asks about topics, and who looks whether
+    a client has lost them.
+    """
 
     client: dict[str, str]
     admin: AdminClient
+    lost: LostClients
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ def build(
     time: Time,
 ) -> Machinery:
     """All parts of the engine over real clients; nothing is started."""
-    problem, client = _Problem(), brokers.client
+    problem, client = _Problem(brokers.lost), brokers.client
     tally = EngineCounters()
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
     topics = TargetTopics(brokers.admin)
@@ -179,8 +183,11 @@ def engine_settings(settings: Settings) -> EngineSettings:
 class _Problem:
     """Error callback of the Kafka clients. The publisher shows the text; it is made after them."""
 
-    publisher: Publisher | None = None
+    def __init__(self, lost: LostClients) -> None:
+        self.publisher: Publisher | None = None
+        self._lost = lost
 
     def __call__(self, text: str) -> None:
+        self._lost.suspect()
         if self.publisher is not None:
             self.publisher.kafka_problem = text

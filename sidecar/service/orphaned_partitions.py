@@ -10,8 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka.admin import AdminClient
-
+from policies.kafka_clients import AdminClient
 from sidecar.model.record import TopicPartition
 from sidecar.service.assembly import Machinery
 

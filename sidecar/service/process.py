@@ -42,7 +42,10 @@ from sidecar.engine.commit.settlement import Traces
 from sidecar.engine.engine import Engine, EngineError
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.client_settings import client_log
+from sidecar.kafka.lost_clients import LOOK_S as LOST_LOOK_S
+from sidecar.kafka.lost_clients import LostClients
 from sidecar.kafka.topics import MissingTopicError
+from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.local import LocalLookUp
 from sidecar.model.condition import SAMPLE_MS
 from sidecar.operations.dead_letters.reading import Reading
@@ -75,6 +78,7 @@ log = logging.getLogger(__name__)
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
+Answer = TypeVar("Answer")
 WATCH_S: Final = 0.2
 SWITCH_S: Final = 0.0005  # how long the committer waits for a busy engine, after each of its calls of the client
 START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
@@ -197,20 +201,15 @@ class Process:
         redis_watch = RedisWatch(overflow, recorder, settings.redis)
         redis_watch.start()
         self._front.reason = "it waits for Kafka"
-        ask_brokers = partial(once_brokers_answer, tell=self._tell_unreachable)
         policies_at_start = known(Path(settings.policies.file))
-        with told_early(self._tell_unreachable):
-            self.store = ask_brokers(partial(open_policies, settings, client))
-        self._stack.callback(self.store.stop)
         admin = AdminClient(dict(client))
-        ledger = ask_brokers(partial(ensure_topics, settings, admin, self.store.table))
-        self._reader, self._pauses = ask_brokers(partial(open_pauses, settings, client))
-        self._stack.callback(self._pauses.stop)
+        ledger = self._open_topics(client, admin)
         self._front.reason = "its parts are being started"
         timekeeper, policies = Timekeeper(), Policies(self.store.table, self.store.table_at)
         rebuild = RedisRebuildStore(overflow.client, settings.group, self._signing)
         storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
-        self.machinery = build(settings, Brokers(client, admin), storage, ledger, policies, timekeeper)
+        lost = LostClients(client, settings.ledger_topic, time.monotonic)
+        self.machinery = build(settings, Brokers(client, admin, lost), storage, ledger, policies, timekeeper)
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
         if self.machinery.traces is not None:
@@ -223,13 +222,17 @@ class Process:
         self._stack.callback(self._conditions.stop)  # when the engine has ended: until then it has its partitions
         engine.start(timekeeper, time.sleep)
         sampling, writing = self._conditions.sample, self._conditions.write  # at once: the first recovery is recorded
-        jobs = {"conditions": Interval(sampling, SAMPLE_MS / 1_000), "conditions-kept": Interval(writing, WRITE_S)}
+        jobs = {
+            "conditions": Interval(sampling, SAMPLE_MS / 1_000),
+            "conditions-kept": Interval(writing, WRITE_S),
+            "lost-clients": Interval(lost.look, LOST_LOOK_S),
+        }
         self._housekeeping = Housekeeping(jobs)
         self._housekeeping.start()
         self._stack.callback(self._housekeeping.stop)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
-        ask_brokers(sources.look)
+        self._ask(sources.look, admin)
         app, firing, letters = self._start_rest(client, overflow, recorder, sources, gate)
         published, live = PublishedFile(self.store, policies_at_start), Live(letters, self._about)
         files = files_of(settings, self._source, published, gate, listening.certificate, live)
@@ -248,6 +251,27 @@ class Process:
         self._stack.close()
 
     # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _open_topics(self, client: dict[str, Any], admin: AdminClient) -> LedgerTopic:
+        """Policies and pauses are read, and all topics of tickover's own exist, once brokers answer."""
+        with told_early(self._tell_unreachable):
+            self.store = self._ask(partial(open_policies, self.settings, client), admin)
+        self._stack.callback(self.store.stop)
+        ledger = self._ask(partial(ensure_topics, self.settings, admin, self.store.table), admin)
+        self._reader, self._pauses = self._ask(partial(open_pauses, self.settings, client), admin)
+        self._stack.callback(self._pauses.stop)
+        return ledger
+
+    def _ask(self, ask: Callable[[], Answer], admin: AdminClient) -> Answer:
+        """The answer of brokers, once there is one. Until then nobody looks for clients that have lost them for good
+        (`LostClients`): the one that lasts is made anew for each try.
+        """
+
+        def tell(error: str) -> None:
+            self._tell_unreachable(error)
+            admin.renew()
+
+        return once_brokers_answer(ask, tell)
 
     def _tell(self, engine: Engine) -> None:
         """Let the engine know what users say in topics: policies, pauses, breakers switched by hand."""

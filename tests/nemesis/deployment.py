@@ -118,7 +118,8 @@ class Deployment:
         return ",".join(node.bootstrap for each, node in enumerate(self.cluster.nodes, 1) if each not in numbers)
 
     def _topics(self) -> dict[str, TopicMetadata]:
-        return self.kafka.admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics
+        topics: dict[str, TopicMetadata] = self.kafka.admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics
+        return topics
 
     # --- the disk -------------------------------------------------------------------------------------------------
 

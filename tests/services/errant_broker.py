@@ -38,6 +38,8 @@ class Errand:
         self._given = directory / "given.json"
         self._without_transactions = directory / "without-transactions"
         self._managed = directory / "managed"
+        self._alone = directory / "alone"
+        self._told_alone = directory / "told-alone"
 
     def want(self, number: int, where: str, error: Errors) -> None:
         """Answer with this error once: to a produce request for the topic `where`, or to an API of this name."""
@@ -64,6 +66,29 @@ class Errand:
     def manage(self) -> None:
         """From now on."""
         self._managed.touch()
+
+    @property
+    def alone(self) -> bool:
+        """Whether the broker knows of no broker yet, not even of itself, as one whose cluster has just started."""
+        return self._alone.exists()
+
+    def forget_brokers(self) -> None:
+        """From now on."""
+        self._alone.touch()
+
+    @property
+    def told_alone(self) -> int:
+        """How often it has said so."""
+        return self._told_alone.stat().st_size if self._told_alone.exists() else 0
+
+    def tell_alone(self) -> None:
+        """Note that it said so."""
+        with self._told_alone.open("ab") as told:
+            told.write(b".")
+
+    def learn_brokers(self) -> None:
+        """Twice is harmless."""
+        self._alone.unlink(missing_ok=True)
 
     @property
     def given(self) -> int:
@@ -129,6 +154,19 @@ def _init_producer_id(errand: Errand) -> Any:
     return handle
 
 
+def _metadata(errand: Errand) -> Any:
+    do = HANDLERS[ApiKey.METADATA]
+
+    async def handle(broker: Broker, request: Request) -> Mapping[str, Any] | None:
+        answer = await do(broker, request)
+        if answer is None or not errand.alone:
+            return answer
+        errand.tell_alone()
+        return {**answer, "brokers": []}
+
+    return handle
+
+
 def _new_topic(errand: Errand) -> Any:
     def new_topic(broker: Broker, wanted: Any) -> Any:
         if errand.managed and wanted.name.startswith("tickover."):
@@ -150,6 +188,7 @@ def serve(options: Sequence[str]) -> None:
         stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
         stack.enter_context(patch.object(topics, "_new_topic", _new_topic(errand)))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.INIT_PRODUCER_ID: _init_producer_id(errand)}))
+        stack.enter_context(patch.dict(HANDLERS, {ApiKey.METADATA: _metadata(errand)}))
         stack.enter_context(patch.object(sys, "argv", ["tickover", "broker", *options]))
         main()
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
-
 from policies.file import read_policies_file
+from policies.kafka_clients import AdminClient
 from sidecar.doctor.acl import Right, kafka_rights, redis_rights
 from sidecar.doctor.rights import lacking
 from sidecar.settings.settings import Settings, load_settings

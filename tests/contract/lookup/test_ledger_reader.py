@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
+from policies.kafka_clients import Consumer, living
 from sidecar.ledger.block import encode
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.receipts import Receipts, ReceiptsUnavailable
@@ -69,6 +70,29 @@ def test_what_is_written_while_it_follows_answers_those_who_wait(kafka_place: tu
         assert (found.outcome, found.ledger[:2]) == (Outcome.CANCELLED, (2, 1))
     with pytest.raises(ReceiptsUnavailable):
         asyncio.run(receipts.outcome(place(99), ANSWER_S))
+
+
+def lose_consumers() -> None:
+    """As `LostClients` does with those that reach no broker any more."""
+    for client in living():
+        if isinstance(client, Consumer):
+            client.lose()
+
+
+def test_another_client_reads_on_where_one_was_lost(mock_kafka: MockKafka) -> None:
+    bootstrap, topic = mock_kafka.bootstrap, "lost"
+    produce(bootstrap, topic, block(emitted(1)))
+    with following(bootstrap, topic) as receipts, asyncio.Runner() as runner:
+        wait(receipts, lambda: receipts.trouble == "")
+        lose_consumers()
+
+        async def ask():
+            waiting = asyncio.create_task(receipts.outcome(place(8), ANSWER_S))
+            await wait_until_asked(receipts)
+            await asyncio.to_thread(produce, bootstrap, topic, block({8: Outcome.CANCELLED}))
+            return await waiting
+
+        assert runner.run(ask()).outcome == Outcome.CANCELLED
 
 
 def test_brokers_that_do_not_answer_are_asked_again() -> None:

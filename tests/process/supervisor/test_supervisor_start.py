@@ -45,7 +45,7 @@ def wait_for_both(process: subprocess.Popen[str]) -> None:
 
 
 def rest_of(process: subprocess.Popen[str]) -> str:
-    """What a process of which lines were read says until it ends: `communicate` begins behind what a buffer has."""
+    """The rest of what a process says of which lines were read: `communicate` begins behind what a buffer has."""
     assert process.stderr is not None
     stderr = process.stderr.read()
     process.wait(START_S)

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from policies.kafka_clients import ClientLost
 from sidecar.kafka.consumer import KafkaIntake
 from sidecar.model.record import TopicPartition
 
@@ -119,4 +120,14 @@ def test_what_a_former_consumer_had_read_is_not_given_by_the_next() -> None:
     assert intake.take(10) == []
     assert intake._consumer is not consumer
     assert intake.take(10) == []
+    intake.close()
+
+
+def test_another_takes_the_place_of_a_consumer_that_has_lost_its_brokers() -> None:
+    intake = intake_of(0, None)
+    lost: Any = intake._consumer
+    lost.consume.side_effect = ClientLost()
+    lost.close.__name__ = "close"  # the thread in which it ends is called so
+    assert intake.take(10) == []
+    assert intake._consumer is not lost
     intake.close()

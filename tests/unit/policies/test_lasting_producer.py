@@ -18,6 +18,7 @@ class Producer:
         self.taken: list[str] = []
         self.waiting: list[str] = []
         self.polled = 0
+        self.is_lost = False
         self.raises: Exception | None = None
         self.meanwhile: Callable[[], None] = lambda: None
 

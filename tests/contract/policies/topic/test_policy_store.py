@@ -15,6 +15,7 @@ from policies.errors import (
     PolicyTooLarge,
     VersionUnknown,
 )
+from policies.kafka_clients import Consumer, living
 from policies.model import Removed, Versioned
 from policies.table import PolicyTable
 from policies.topic.log import SCHEMA
@@ -55,6 +56,16 @@ def test_a_written_policy_is_seen_by_every_replica_and_by_later_ones(place: Plac
         with replica(place) as late:
             assert late.table.policies == {"a": written}
             assert late.table.version == first.table.version == 1
+
+
+def test_another_client_reads_on_where_one_was_lost(place: Place) -> None:
+    with replica(place) as first, replica(place) as second:
+        first.put(policy("a"), 0, "me")
+        for client in living():
+            if isinstance(client, Consumer):
+                client.lose()
+        first.put(policy("b"), 0, "me")
+        assert seen(second, lambda table: table.policies.keys() == {"a", "b"})
 
 
 def test_only_the_version_expected_is_replaced(place: Place) -> None:

@@ -40,6 +40,7 @@ class Producer:
         self._topic = topic
         self._reports: list[Callable[[], None]] = []
         self.raises: KafkaException | None = None
+        self.is_lost = False
         topic.producers.append(self)
 
     def produce(self, _: str, value: bytes, key: str, partition: int, on_delivery: Any) -> None:
