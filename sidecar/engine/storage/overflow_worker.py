@@ -125,6 +125,7 @@ class OverflowWorker:
 
         `lanes`: all that have work. Who has something in the overflow is known from its first step on.
         """
+        room -= self._coming  # also of what is taken in now: it isn't in the wheel as `room` was reckoned
         for lane in lanes:
             self._overtake(lane, now_ms)
             self.keep_up(lane, now_ms)
@@ -134,7 +135,6 @@ class OverflowWorker:
         jobs_max = JOBS_MAX + self._loss_check.under_way + self._finding
         if not self._may_retry(now_ms) or len(self._jobs) >= jobs_max:
             return
-        room -= self._coming
         for lane in self._cursors.behind(now_ms + self.horizon_ms - self._step_ms) if room > 0 else ():
             self._cursors.put_aside(lane)
             if lane.promotion.promised is None and lane.loss is None:

@@ -212,6 +212,17 @@ def test_promotion_takes_what_there_is_room_for(bench: Bench) -> None:
     assert lane.promotion.cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
 
 
+def test_what_is_taken_in_takes_the_room_that_was_reckoned_before(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, *(held(offset, 2_000 + offset) for offset in range(6))))
+    bench.step()
+    for _ in range(2):  # in the second, those of the first are taken in
+        bench.worker.step(bench.lanes, NOW_MS, room=4)
+        bench.executor.run()
+    bench.worker.apply(bench.lanes, NOW_MS)
+    assert bench.in_wheel == [0, 1, 2, 3]
+
+
 def test_a_lane_that_left_takes_nothing_more_in(bench: Bench) -> None:
     [lane] = bench.lanes
     lane.changes.append(change(1, held(1, 2_000)))
