@@ -113,6 +113,7 @@ class Process:
         self.store: PolicyStore
         self.machinery: Machinery
         self._transactions: TransactionWatch
+        self._lost: LostClients
         self._conditions: ConditionRecorder
         self._overview: ProcessOverview
         self._housekeeping: Housekeeping
@@ -208,8 +209,8 @@ class Process:
         timekeeper, policies = Timekeeper(), Policies(self.store.table, self.store.table_at)
         rebuild = RedisRebuildStore(overflow.client, settings.group, self._signing)
         storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
-        lost = LostClients(client, settings.ledger_topic, time.monotonic)
-        self.machinery = build(settings, Brokers(client, admin, lost), storage, ledger, policies, timekeeper)
+        self._lost = LostClients(client, settings.ledger_topic, time.monotonic)
+        self.machinery = build(settings, Brokers(client, admin, self._lost), storage, ledger, policies, timekeeper)
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
         if self.machinery.traces is not None:
@@ -222,11 +223,7 @@ class Process:
         self._stack.callback(self._conditions.stop)  # when the engine has ended: until then it has its partitions
         engine.start(timekeeper, time.sleep)
         sampling, writing = self._conditions.sample, self._conditions.write  # at once: the first recovery is recorded
-        jobs = {
-            "conditions": Interval(sampling, SAMPLE_MS / 1_000),
-            "conditions-kept": Interval(writing, WRITE_S),
-            "lost-clients": Interval(lost.look, LOST_LOOK_S),
-        }
+        jobs = {"conditions": Interval(sampling, SAMPLE_MS / 1_000), "conditions-kept": Interval(writing, WRITE_S)}
         self._housekeeping = Housekeeping(jobs)
         self._housekeeping.start()
         self._stack.callback(self._housekeeping.stop)
@@ -331,6 +328,7 @@ class Process:
             "letters": Interval(lambda: recorder.set_open_letters(letters.open_letters()), 60, at_once=True),
             "memory": Interval(Memory(lambda: engine.stats).step, 30),
             "idle-clients": Interval(self.store.rest, 30),
+            "lost-clients": Interval(self._lost.look, LOST_LOOK_S),
             # One for each: brokers that are away hold up the policies, and no token that is taken back.
             **{f"{name} file": Interval(partial(self._files.look, name), LOOK_S) for name in self._files.names},
         }
