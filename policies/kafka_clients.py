@@ -20,7 +20,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, TopicPartition, admin
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition, admin
 
 PASSWORD: Final = "sasl.password"
 USERNAME: Final = "sasl.username"
@@ -287,7 +287,7 @@ class Consumer(confluent_kafka.Consumer):
         self._heed()
         return super().poll(*arguments, **named)
 
-    def consume(self, *arguments: Any, **named: Any) -> list[confluent_kafka.Message]:
+    def consume(self, *arguments: Any, **named: Any) -> list[Message]:
         self._heed()
         return super().consume(*arguments, **named)
 
@@ -320,6 +320,14 @@ class Consumer(confluent_kafka.Consumer):
         if self._asked is not None:
             asked, self._asked = self._asked, None
             self._reached = _answers(super().list_topics, *asked)
+
+
+def batch(consumer: confluent_kafka.Consumer, most: int, wait_s: float) -> list[Message]:
+    """Messages that are there, at most so many; waits for the first one alone. `consume` with a wait would wait for all
+    of them, and the end of a partition has less.
+    """
+    first = consumer.poll(wait_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
 class AdminClient:

@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation
 
-from policies.kafka_clients import AdminClient, Consumer
+from policies.kafka_clients import AdminClient, Consumer, batch
 from sidecar.kafka.client_settings import (
     ANSWER_TIMEOUT_S,
     client_log,
@@ -69,7 +69,7 @@ class KafkaRecords:
         self._consumer.assign([ClientPartition(*lane, offset) for lane, offset in places.items()])
         try:
             while len(found) < len(places) and time.monotonic() < deadline_s:
-                self._take(self._consumer.consume(READ_BATCH, READ_WAIT_S), places, found)
+                self._take(batch(self._consumer, READ_BATCH, READ_WAIT_S), places, found)
         finally:
             self._consumer.unassign()
         self._vain = 0 if found or not places else self._vain + 1

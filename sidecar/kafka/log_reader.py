@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from policies.kafka_clients import Consumer, is_fatal
+from policies.kafka_clients import Consumer, batch, is_fatal
 from sidecar.kafka.client_settings import (
     ANSWER_TIMEOUT_S,
     client_log,
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 READ_BATCH: Final = 1_000
 LEDGER_BATCH: Final = 500
-READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
+READ_WAIT_S: Final = 0.05
 STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
 GONE_S: Final = 5.0  # for how long brokers say that they don't know the ledger before it is taken to be deleted
 GAP_MAX: Final = 10_000  # offsets: a jump costs as much as reading so many
@@ -97,7 +97,7 @@ class KafkaSourceLog:
                     found[offset] = message
             if ahead or self._position > last or self._position == self._end:
                 return
-            messages = self._open().consume(READ_BATCH, READ_WAIT_S)
+            messages = batch(self._open(), READ_BATCH, READ_WAIT_S)
             for message in messages:
                 if message.error() is None:
                     ahead.append(message)
@@ -217,7 +217,7 @@ class KafkaLedgerLog:
 
         try:
             while reading := unfinished():
-                messages = consumer.consume(LEDGER_BATCH, READ_WAIT_S)
+                messages = batch(consumer, LEDGER_BATCH, READ_WAIT_S)
                 stalled = stalled + 1 if not messages else 0
                 if stalled > STALLED_READS_MAX:
                     last = {partition: self.bounds(partition)[1] for partition in reading}

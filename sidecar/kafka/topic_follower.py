@@ -21,7 +21,7 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
-from policies.kafka_clients import Consumer
+from policies.kafka_clients import Consumer, batch
 from sidecar.kafka.client_settings import follower_settings, uncommitted_reader_settings
 from sidecar.kafka.errors import READING_PASSES
 
@@ -64,14 +64,6 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
         raise LogUnavailable(error.args[0].str()) from None
     finally:
         consumer.unassign()
-
-
-def batch(consumer: confluent_kafka.Consumer, most: int, wait_s: float) -> list[Message]:
-    """Messages that are there, at most so many; waits for the first one alone. `consume` with a wait would wait for all
-    of them, and the end of a partition has less.
-    """
-    first = consumer.poll(wait_s)
-    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
 def bounds(consumer: confluent_kafka.Consumer, topic: str, partition: int) -> tuple[int, int]:
@@ -156,7 +148,7 @@ class TopicReader:
             if self._followers is not assigned:
                 assigned = self._followers
                 consumer.assign([TopicPartition(topic, PARTITION, one.read_up_to) for topic, one in assigned.items()])
-            for message in consumer.consume(READ_BATCH, READ_WAIT_S):
+            for message in batch(consumer, READ_BATCH, READ_WAIT_S):
                 follower = assigned.get(message.topic() or "")
                 try:
                     if follower is not None:

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
-from policies.kafka_clients import ClientLost, Consumer
-from sidecar.kafka.topic_follower import batch
+from policies.kafka_clients import ClientLost, Consumer, batch
 from sidecar.ledger.frame import LedgerFormatError, NewerLedgerFormatError
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts

@@ -56,27 +56,36 @@ class Consumer:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._at: dict[str, int] = {}
+        self._fetched: deque[Message] = deque()
         self.told: list[dict[str, int]] = []
         self.is_closed = False
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self._at = {place.topic: place.offset for place in places}
+        self._fetched.clear()
         self.told.append(dict(self._at))
 
-    def consume(self, _: int, seconds: float) -> list[Message]:
+    def poll(self, seconds: float) -> Message | None:
         if self._cluster.errors:
             raise self._cluster.errors.popleft()
-        found = []
+        if not self._fetched:
+            self._fetch()
+        if not self._fetched:
+            threading.Event().wait(seconds)
+            return None
+        return self._fetched.popleft()
+
+    def consume(self, most: int, _: float) -> list[Message]:
+        return [self._fetched.popleft() for _ in range(min(most, len(self._fetched)))]
+
+    def _fetch(self) -> None:
         for topic, at in self._at.items():
             if topic in self._cluster.refused:
-                found.append(Message(topic, code=KafkaError.TOPIC_AUTHORIZATION_FAILED))
+                self._fetched.append(Message(topic, code=KafkaError.TOPIC_AUTHORIZATION_FAILED))
                 continue
             values = self._cluster.topics[topic]
-            found += [Message(topic, offset, values[offset]) for offset in range(at, len(values))]
+            self._fetched += [Message(topic, offset, values[offset]) for offset in range(at, len(values))]
             self._at[topic] = len(values)
-        if not found:
-            threading.Event().wait(seconds)
-        return found
 
     def close(self) -> None:
         self.is_closed = True
