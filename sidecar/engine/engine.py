@@ -547,8 +547,11 @@ class Engine:
             left_s = min(until_s - time.monotonic_s(), LOOK_S)
             if left_s <= 0:
                 break
+            if left_s < CLIENT_MIN_S:  # waiting for reports would be a busy loop, too
+                pace(left_s)
+                continue
             hastened = self._rhythm.hasten(done, min(left_s, REPORTS_S))  # which has taken its time
-            if until_s == soonest_s or left_s < CLIENT_MIN_S:
+            if until_s == soonest_s:
                 if not hastened:
                     pace(left_s)
             elif self._parts.intake.wait(0 if hastened else left_s):

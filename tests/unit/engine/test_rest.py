@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
+from unittest.mock import Mock
 
 import pytest
 
-from sidecar.engine.engine import AWAIT_MS, LOOK_S, PUBLISH_INTERVAL_MS, TURN_MS
+from sidecar.engine.engine import AWAIT_MS, CLIENT_MIN_S, LOOK_S, PUBLISH_INTERVAL_MS, TURN_MS
 from tests.simulation.fake_time import FakeTime
 from tests.unit.engine_bench import Bench
 
@@ -173,3 +174,25 @@ def test_after_the_clock_was_set_back_it_does_not_rely_on_what_it_knew() -> None
     agenda.due(now_ms + 500)
     assert agenda.due_within(now_ms, 70) == 0
     assert agenda.due_within(now_ms + 500, 70) == 70
+
+
+def test_less_than_the_client_can_wait_for_is_no_busy_loop() -> None:
+    """The client waits for whole milliseconds: asked to wait for less, it returns at once."""
+    engine = bench_of(True).replica.engine
+    now_s, asked, paced = [10.0], 0, []
+
+    def hasten(*_: object) -> bool:
+        nonlocal asked
+        asked += 1
+        now_s[0] += 0.000_01
+        return True
+
+    def pace(seconds: float) -> None:
+        paced.append(seconds)
+        now_s[0] += seconds
+
+    engine._rhythm.hasten = hasten  # type: ignore[assignment]
+    until_s = 10.0 + CLIENT_MIN_S / 2
+    engine._rest(0, (until_s, until_s), Mock(monotonic_s=lambda: now_s[0]), pace)
+    assert asked == 0
+    assert paced == [pytest.approx(CLIENT_MIN_S / 2)]
