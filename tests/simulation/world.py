@@ -427,7 +427,8 @@ class World:
                 assert lane.overflow_held == 0 or lane.cuts, f"{lane.id}: the overflow's count"
                 for name, used in lane.quota.used.items() if lane.quota is not None else ():
                     # What a rebuild could not put back counts on, and so does what stays counted in the overflow.
-                    is_right = (used.records, used.bytes) == (0, 0) or lane.lost or used.records <= lane.overflow_held
+                    stays = used.records > 0 and (lane.lost or used.records <= lane.overflow_held)
+                    is_right = (used.records, used.bytes) == (0, 0) or stays
                     assert is_right, f"{lane.id}: what {name} holds is miscounted"
             assert replica.emitter.load.records == 0
             assert replica.emitter.load.bytes == 0
