@@ -14,6 +14,7 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",  # 8 take half as much processor time again
     # Tests run many small queries once: compiling them well takes longer than running them.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.codegen.wholeStage": "false",
