@@ -197,7 +197,7 @@ def _simulation() -> str:
     head = (
         f"Seeds {first} to {first + seeds - 1} of each guarantee: {2 * seeds:,} runs, in pieces of {record['piece']} "
         f"while the code went on. {len(failed)} failed when they were run first; each is mended and passes now, "
-        "but where the table says otherwise. "
+        f"but where the table says otherwise. {record['besides']} "
         f"Again: `TICKOVER_TEST_SIM_FIRST={first} TICKOVER_TEST_SIM_SEEDS={seeds} make sim`.\n"
     )
     lines = [

@@ -28,7 +28,7 @@ class Reports:
         self.raises: Exception | None = None
         self.topics = {"t": 4}
         self.asked = 0
-        self.closed = False
+        self.closed = self.is_lost = False
         self._arrived = threading.Event()
 
     def __len__(self) -> int:
