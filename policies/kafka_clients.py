@@ -179,8 +179,7 @@ class LastingProducer:
         with self._changing:
             self._used_s = self._monotonic_s()
             if (worn := self._producer) is not None and worn.is_lost:
-                self._producer = None
-                self._let_go(worn, ClientLost())
+                self._retire(worn, ClientLost())
             if self._producer is None:
                 self._producer = self._make()
             return self._producer
@@ -224,9 +223,12 @@ class LastingProducer:
 
     def _successor(self, worn: Producer, error: KafkaException) -> Producer:
         if self._producer is worn:
-            self._producer = None
-            self._let_go(worn, error)
+            self._retire(worn, error)
         return self.current
+
+    def _retire(self, worn: Producer, error: KafkaException) -> None:
+        self._producer = None
+        self._let_go(worn, error)
 
 
 class Consumer(confluent_kafka.Consumer):
