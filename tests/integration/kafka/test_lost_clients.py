@@ -10,7 +10,6 @@ import pytest
 from tests.services.errant_broker import ErrantServer
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
-from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
 from tests.services.waiting import wait_until
 
@@ -22,14 +21,8 @@ match: {topics: ["~in"]}
 delay: {max: 1h}
 target: {topic: ~out}
 """
-OTHER = {"delay": {"max": "2h"}}
 TOLD = 40  # several times by each client
 RECOVERY_S = 150.0
-
-
-def version_of(sidecar: Sidecar) -> int:
-    """The version of the policy that the sidecar has read."""
-    return int(sidecar.call("GET", "/v1/policies/reminders").json()["version"])
 
 
 def test_a_process_goes_on_whatever_its_clients_are_told(redis_url: str, tmp_path: Path) -> None:
