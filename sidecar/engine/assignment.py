@@ -148,11 +148,12 @@ class Assignment:
             log.warning("no right to read a source", extra={"topic": topic, "error": words})
 
     def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        """A recovery would find the watermark there: the overflow may be tidied up to it."""
+        """A recovery would find this there: the overflow may be tidied up to the watermark, and have its numbers."""
         for lane_id, (offset, metadata) in commits.items():
             lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
             if lane is not None and state is not None and state.topic_id == lane.topic_id:
                 lane.ledger.committed_watermark = max(lane.ledger.committed_watermark, state.watermark)
+                lane.ledger.committed_first_change = state.first_change
 
     def out_of_range(self, lane_id: TopicPartition) -> None:
         """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""

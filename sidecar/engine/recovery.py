@@ -71,6 +71,7 @@ class Replay:
         self._begun = commit is not None  # there is a state of this source
         self._former = 0  # the highest number of a former topic of this name
         self.first_change = commit.first_change if commit else 0
+        self._is_of_redis = False  # that was chosen by the number that Redis has: another recovery may find another one
         self.watermark = commit.watermark if commit else NOWHERE
         self.acknowledged = commit.acknowledged if commit else 0
         self.overflow_held = commit.overflow_held if commit else 0
@@ -190,7 +191,8 @@ class Replay:
         self.overflow_held = max(self.overflow_held, self._known_in_care)
         lane = SourcePartition(
             self.id, Wheel(now_ms, tick_ms), PromotionWindows(self.watermark), OffsetMap(self.low, self._done),
-            LedgerMarks(ledger_end, self.block_offset, committed_watermark=self.watermark),
+            LedgerMarks(ledger_end, self.block_offset, committed_watermark=self.watermark,
+                        committed_first_change=0 if self._is_of_redis else self.first_change),
             number=max([self.hw, *(number for number, _, _ in self._changes)]), acknowledged=self.hw,
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, overflow_used=self.hw > 0,
         )  # fmt: skip
@@ -244,6 +246,7 @@ class Replay:
             self.first_change = max(self._former + 1, self._blocks[0][1].acknowledged)
         else:
             self.first_change = self.acknowledged = self._counted_to = max(self._former, self.hw) + 1
+            self._is_of_redis = True
 
     def _loss(self) -> Loss | None:
         """Loss that Redis's number shows: less than the ledger says was acknowledged, or more than was ever written."""
@@ -259,6 +262,7 @@ class Replay:
             )
             # Numbers go on from there: until all of it is cleared away, it must not be taken for this lane's.
             self.first_change = self.acknowledged = self.hw + 1
+            self._is_of_redis = True
             return Loss(self.hw, detail)
         return None
 

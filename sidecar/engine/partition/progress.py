@@ -159,6 +159,7 @@ class LedgerMarks:
     block_ms: int = 0  # when the last block was written, epoch milliseconds: retention counts from there
     counted: int = 0  # the `acknowledged` of the last written block: those under way have that at least
     committed_watermark: Position = NOWHERE  # as a recovery would find it: up to here the overflow needs nothing
+    committed_first_change: int = 0  # as every recovery would find it, whatever Redis has by then
     marks: deque[LedgerMark] = field(default_factory=deque)
     rebuilds: deque[tuple[int, int]] = field(default_factory=deque)  # (ledger offset, latest due of its entries)
 

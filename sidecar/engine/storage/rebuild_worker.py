@@ -93,7 +93,7 @@ class RebuildWorker:
         return self._given_ms <= now_ms < self._next_ms  # before: the clock was set back
 
     def _choose(self, lanes: Iterable[SourcePartition], now_ms: int) -> None:
-        lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped]
+        lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped and _numbers_are_known(lane)]
         if not lost or self._rests(now_ms):
             return
         lane = min(lost, key=_size)
@@ -205,6 +205,14 @@ def plan_of(lane: SourcePartition, loss: Loss) -> RebuildPlan:
         first_change=lane.first_change,
         cuts=lane.cuts,
     )
+
+
+def _numbers_are_known(lane: SourcePartition) -> bool:
+    """Whether the lane's next owner would number its changes from where this one does. Where the number that Redis has
+    decides, a commit must say so before Redis has another one: two owners whose numbers differ, the former of which
+    doesn't know yet that it is that, would take each other's changes for their own.
+    """
+    return lane.ledger.committed_first_change == lane.first_change
 
 
 def _promoted(lane: SourcePartition) -> int:

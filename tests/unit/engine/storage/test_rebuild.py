@@ -331,3 +331,17 @@ def test_what_w_has_passed_and_no_commit_says_so_is_put_back_for_the_lane_s_next
     bench.wait_until(lambda: bench.values("mail") == [b"overtaken"])
     bench.run(1_000)
     assert bench.replica.publisher.survey() == 0
+
+
+def test_what_redis_has_of_another_topic_stays_until_a_commit_says_from_where_numbers_go_on() -> None:
+    troubles = {"now": "abort"}  # as of an owner that was deposed and doesn't know yet
+    bench = Bench(trouble=lambda: troubles["now"])
+    bench.overflow.hw[LANE] = 11
+    bench.restart()
+    bench.wait_until(lambda: LANE in bench.replica.assignment.lanes)
+    assert bench.lane.loss is not None
+    bench.run(3_000)
+    assert bench.overflow.hw[LANE] == 11, "its next owner will number its changes from elsewhere"
+    troubles["now"] = ""
+    wait_until_rebuilt(bench)
+    assert bench.overflow.hw[LANE] == bench.lane.first_change == 12
