@@ -80,7 +80,8 @@ class Sidecar:
     def is_ready(self) -> bool:
         """Whether /readyz answers 200; AssertionError when the sidecar has ended."""
         assert self._process is not None
-        assert self._process.poll() is None, f"the sidecar ended while starting: {self.last_words()}"
+        status = self._process.poll()
+        assert status is None, f"the sidecar ended with {status} while starting: {self.last_words()}"
         try:
             answer = CLIENT.get(f"{self.url}/readyz")
         except httpx.TransportError as error:

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from tests.source import ROOT
 pytestmark = pytest.mark.slow
 
 
-def launched(directory: Path, *options: str, **settings: str) -> subprocess.Popen[str]:
+@contextmanager
+def launched(directory: Path, *options: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
+    """`tickover run`; killed where a test fails before it has ended."""
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
         "TICKOVER_DATA_DIR": str(directory),
@@ -29,7 +33,11 @@ def launched(directory: Path, *options: str, **settings: str) -> subprocess.Pope
         **{f"TICKOVER_{name}": value for name, value in settings.items()},
     }
     command = (sys.executable, "-m", "sidecar", "run", *options)
-    return subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # harmless to who has ended
 
 
 def wait_for_both(process: subprocess.Popen[str]) -> None:
@@ -57,8 +65,8 @@ def events(stderr: str) -> list[dict[str, Any]]:
 
 
 def test_settings_by_which_no_process_can_start_end_all_at_once(tmp_path: Path) -> None:
-    process = launched(tmp_path, "--processes", "2", REDIS__SIGNING_KEY_FILE=str(tmp_path / "missing"))
-    _, stderr = process.communicate(timeout=START_S)
+    with launched(tmp_path, "--processes", "2", REDIS__SIGNING_KEY_FILE=str(tmp_path / "missing")) as process:
+        _, stderr = process.communicate(timeout=START_S)
     assert process.returncode == 1
     told = events(stderr)
     causes = {event["process"]: event["error"] for event in told if event["message"] == "can't start"}
@@ -70,8 +78,10 @@ def test_settings_by_which_no_process_can_start_end_all_at_once(tmp_path: Path) 
 
 
 def test_a_port_that_is_taken_is_told_once_and_nothing_is_started(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        process = launched(tmp_path, PROCESSES="2", API__PORT=str(taken.getsockname()[1]))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        launched(tmp_path, PROCESSES="2", API__PORT=str(taken.getsockname()[1])) as process,
+    ):
         _, stderr = process.communicate(timeout=START_S)
     assert process.returncode == 1
     [event] = events(stderr)
@@ -80,10 +90,10 @@ def test_a_port_that_is_taken_is_told_once_and_nothing_is_started(tmp_path: Path
 
 
 def test_sigterm_while_all_wait_for_brokers_ends_all_with_0(tmp_path: Path) -> None:
-    process = launched(tmp_path, PROCESSES="2")
-    wait_for_both(process)
-    process.send_signal(signal.SIGTERM)
-    stderr = rest_of(process)
+    with launched(tmp_path, PROCESSES="2") as process:
+        wait_for_both(process)
+        process.send_signal(signal.SIGTERM)
+        stderr = rest_of(process)
     assert process.returncode == 0, stderr
     assert events(stderr)[-1]["message"] == "stopped"
 
@@ -93,11 +103,11 @@ def test_sigterm_while_all_wait_for_brokers_ends_all_with_0(tmp_path: Path) -> N
 def test_a_signal_while_embedded_services_start_ends_them_in_order(
     tmp_path: Path, when: str, number: signal.Signals
 ) -> None:
-    process = launched(tmp_path, "--processes", "2", "--kafka", "embedded", "--redis", "embedded")
-    assert process.stderr is not None
-    next(line for line in process.stderr if when in line)
-    process.send_signal(number)
-    stderr = rest_of(process)
+    with launched(tmp_path, "--processes", "2", "--kafka", "embedded", "--redis", "embedded") as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if when in line)
+        process.send_signal(number)
+        stderr = rest_of(process)
     assert process.returncode == 0, stderr
     words = [event["message"] for event in events(stderr)]
     assert words[-1].startswith("stopped")
@@ -142,9 +152,9 @@ def test_a_signal_that_comes_while_garbage_is_collected_is_heard() -> None:
 
 
 def test_processes_end_in_order_when_their_supervisor_is_gone(tmp_path: Path) -> None:
-    process = launched(tmp_path, PROCESSES="2")
-    wait_for_both(process)
-    process.kill()
-    stderr = rest_of(process)  # to the end: whoever has the pipe has ended
+    with launched(tmp_path, PROCESSES="2") as process:
+        wait_for_both(process)
+        process.kill()
+        stderr = rest_of(process)  # to the end: whoever has the pipe has ended
     asked = [event["process"] for event in events(stderr) if event["message"] == "asked to stop"]
     assert sorted(asked) == [1, 2]
