@@ -12,7 +12,7 @@ from policies.errors import FormatError
 from policies.fields import parse_size
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.output import Failure, Form, OutputDefault, OutputOption, Status, output_before, say, show
-from sidecar.service.logs import configure_logs
+from sidecar.service.logs import configure_logs, log_uncaught
 
 PORT_MAX: Final = 65_535
 FOR_EVER_MS: Final = 1 << 62
@@ -53,6 +53,7 @@ def broker(
         return
     settings = settings_of(config, given)
     configure_logs(settings.log)
+    log_uncaught()
     if port + brokers - 1 > PORT_MAX:
         raise Failure(f"{brokers} brokers from port {port} on: there is no port above {PORT_MAX}")
     import asyncio

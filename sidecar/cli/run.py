@@ -22,7 +22,7 @@ from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.output import Failure, OutputDefault, Status, output_before, say
 from sidecar.kafka.background import abandon
 from sidecar.model.version import VERSION
-from sidecar.service.logs import configure_logs
+from sidecar.service.logs import configure_logs, log_uncaught
 from sidecar.settings.settings import ConfigError, Settings
 from sidecar.settings.settings_file import load_from
 
@@ -110,6 +110,7 @@ def run(
     settings, source = load_from(config, load)
     _require_extras(settings)
     configure_logs(settings.log)
+    log_uncaught()
     signal.signal(signal.SIGTERM, _nothing_to_stop)
     gc.disable()  # nothing that is imported is garbage: looking for it takes a sixth of the start
     if settings.processes > 1:

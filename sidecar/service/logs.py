@@ -10,11 +10,13 @@ import logging
 import re
 import sys
 import textwrap
+import threading
 from collections.abc import Iterable, Mapping
 from datetime import date
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
+from types import TracebackType
 from typing import Any, Final, TextIO
 
 import structlog
@@ -85,6 +87,31 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None, process:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+def log_uncaught() -> None:
+    """Log what nobody catches, in any thread, and what Python says of errors that it ignores: such lines are JSON, too.
+
+    An error in a finalizer is ignored. Ctrl-C there is told otherwise: whoever raised it looks whether it was heard.
+    """
+    log = logging.getLogger(__name__)
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        log.critical("an error that nobody expects", exc_info=(kind, error, trace))
+
+    def uncaught_in_thread(ended: threading.ExceptHookArgs) -> None:
+        if (error := ended.exc_value) is not None:
+            name = ended.thread.name if ended.thread is not None else ""
+            trace = (ended.exc_type, error, ended.exc_traceback)
+            log.error("a thread has ended by an error that nobody expects", extra={"where": name}, exc_info=trace)
+
+    def ignored(told: "sys.UnraisableHookArgs") -> None:
+        if (error := told.exc_value) is not None and not isinstance(error, KeyboardInterrupt):
+            where = getattr(told.object, "__qualname__", type(told.object).__qualname__)
+            trace = (told.exc_type, error, told.exc_traceback)
+            log.warning("an error was ignored", extra={"where": where}, exc_info=trace)
+
+    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, uncaught_in_thread, ignored
 
 
 def set_level(name: str) -> None:
