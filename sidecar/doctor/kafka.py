@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
@@ -22,6 +23,7 @@ from sidecar.doctor.other_groups import findings_of, others_with
 from sidecar.doctor.rights import findings, lacking, principal_of
 from sidecar.doctor.topics import check_topics, matching
 from sidecar.doctor.transactions import Transactions
+from sidecar.kafka.commit_reader import group_commits
 from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower, TopicReader
 from sidecar.kafka.topics import ledger_config, source_topics, taken_as
 from sidecar.operations.jobs.transactional_sender import why_none
@@ -163,8 +165,8 @@ def _inspected(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Findi
     if settings.schedule_topic in topics:
         yield from _schedules(settings, client)
     if settings.start == "auto":
-        yield from _new_group(settings, admin, topics, sources)
-    transactions = Transactions(admin, settings.kafka.tools, settings.group)
+        yield from _new_group(settings, client, topics, sources)
+    transactions = Transactions(admin, client, settings.kafka.tools, settings.group)
     yield from transactions.check(_partitions(topics, ours), _partitions(topics, sources))
     yield from _clock(settings, client, topics, wall_ms)
 
@@ -186,11 +188,11 @@ def _taken(
 
 
 def _new_group(
-    settings: Settings, admin: AdminClient, topics: Collection[str], sources: Collection[str]
+    settings: Settings, client: dict[str, Any], topics: Collection[str], sources: Collection[str]
 ) -> Iterator[Finding]:
     try:
-        others = others_with(admin, settings.group, topics, sources)
-    except (KafkaException, TimeoutError):
+        others = others_with(partial(group_commits, client), settings.group, topics, sources)
+    except KafkaException:
         return  # that commits can't be read is told where it matters
     yield from findings_of(settings.group, others)
 

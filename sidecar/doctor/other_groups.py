@@ -5,14 +5,12 @@ of its sources, so after a typo or a change of the name everything that was emit
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from policies.kafka_clients import AdminClient
 from sidecar.doctor.facts import Finding, Severity
-from sidecar.kafka.committed_offsets import group_commits
 from sidecar.ledger.commit_metadata import decode_mark, decode_metadata
 
 LEDGER: Final = re.compile(r"tickover\.(.+)\.ledger")  # as it is called where no setting says otherwise
@@ -20,28 +18,29 @@ LEDGER: Final = re.compile(r"tickover\.(.+)\.ledger")  # as it is called where n
 UNSEEN: Final = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.GROUP_ID_NOT_FOUND})
 
 
+Commits = Callable[[str], Iterable[TopicPartition]]  # of a group, as `group_commits` gives them
+
+
 class NewGroupError(Exception):
     """The group is new, and another one has its sources."""
 
 
-def others_with(
-    admin: AdminClient, group: str, topics: Iterable[str], sources: Collection[str]
-) -> dict[str, list[str]]:
+def others_with(commits: Commits, group: str, topics: Iterable[str], sources: Collection[str]) -> dict[str, list[str]]:
     """Other groups with a ledger among `topics` and commits of ours for some of `sources`, and which; empty where this
     group has commits itself: it isn't new.
 
-    Raises KafkaException, or TimeoutError, when the brokers don't answer.
+    Raises KafkaException when the brokers don't answer.
     """
-    if not sources or any(True for _ in _committed(admin, group)):
+    if not sources or any(True for _ in _committed(commits, group)):
         return {}
     others = sorted({found[1] for topic in topics if (found := LEDGER.fullmatch(topic))} - {group})
-    known = {other: sorted({*_committed(admin, other)}.intersection(sources)) for other in others}
+    known = {other: sorted({*_committed(commits, other)}.intersection(sources)) for other in others}
     return {other: shared for other, shared in known.items() if shared}
 
 
-def refuse_if_new(admin: AdminClient, group: str, topics: Iterable[str], sources: Collection[str]) -> None:
+def refuse_if_new(commits: Commits, group: str, topics: Iterable[str], sources: Collection[str]) -> None:
     """Raises NewGroupError with the ways on, and as `others_with`."""
-    others = others_with(admin, group, topics, sources)
+    others = others_with(commits, group, topics, sources)
     if others:
         raise NewGroupError(f"{_problem(group, others)}: {_ways_on(group, others)}")
 
@@ -66,15 +65,15 @@ def _ways_on(group: str, others: dict[str, list[str]]) -> str:
     )
 
 
-def _committed(admin: AdminClient, group: str) -> Iterator[str]:
+def _committed(commits: Commits, group: str) -> Iterator[str]:
     """Topics for which the group has a commit of ours, or the mark of a rename in its place."""
     try:
-        commits = group_commits(admin, group)
+        found = commits(group)
     except KafkaException as error:
         if error.args[0].code() in UNSEEN:
             return
         raise
-    for one in commits:
+    for one in found:
         if _is_ours(one.offset, one.metadata or ""):
             yield one.topic
 

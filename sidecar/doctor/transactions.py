@@ -1,15 +1,16 @@
 """Transactions that stay open: behind one of them, readers of committed records are given nothing more."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from policies.kafka_clients import AdminClient
 from policies.topic.kafka_tools import KafkaTools
 from sidecar.doctor.facts import Finding, Severity
+from sidecar.kafka.commit_reader import commits_at
 
 ASK_TIMEOUT_S: Final = 2.0
 LOOK_AGAIN_S: Final = 2.0  # tickover's own take less than a second
@@ -21,8 +22,9 @@ Place = tuple[str, int]
 class Transactions:
     """Asks about open transactions. `group` is the one whose commits a recovery starts from."""
 
-    def __init__(self, admin: AdminClient, tools: KafkaTools, group: str) -> None:
+    def __init__(self, admin: AdminClient, client: Mapping[str, Any], tools: KafkaTools, group: str) -> None:
         self._admin = admin
+        self._client = client
         self._tools = tools
         self._group = group
 
@@ -75,13 +77,12 @@ class Transactions:
 
     def _commits_are_hidden(self, sources: Sequence[Place]) -> bool:
         """Whether a commit of the group is in a transaction that isn't decided."""
-        if not sources:
-            return False
-        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*place) for place in sources])
-        answers = self._admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=ASK_TIMEOUT_S)
+        places = [TopicPartition(*place) for place in sources]
+        return self._tells(places, stable=False) and not self._tells(places, stable=True)
+
+    def _tells(self, places: Sequence[TopicPartition], *, stable: bool) -> bool:
         try:
-            places = answers[self._group].result(ASK_TIMEOUT_S + 1).topic_partitions
-        except (KafkaException, TimeoutError):
+            commits_at(self._client, self._group, places, stable=stable, timeout_s=ASK_TIMEOUT_S)
+        except KafkaException:
             return False
-        codes = [place.error.code() for place in places if place.error is not None]
-        return KafkaError.UNSTABLE_OFFSET_COMMIT in codes
+        return True

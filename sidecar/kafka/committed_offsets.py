@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
     OFFSET_INVALID,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
@@ -29,8 +28,8 @@ from sidecar.kafka.client_settings import (
     client_log,
     commit_reader_settings,
     first_records_settings,
-    uncommitted_commit_reader_settings,
 )
+from sidecar.kafka.commit_reader import group_commits
 from sidecar.kafka.errors import words_of
 from sidecar.kafka.topics import has_controller, topic_id_of
 from sidecar.ledger.commit_metadata import decode_metadata
@@ -147,8 +146,8 @@ class KafkaStarts:
     def has_commits(self) -> bool:
         """See `Starts.has_commits`. Raises LedgerUnavailable when the brokers don't answer."""
         try:
-            return bool(group_commits(AdminClient(self._client), self._group))
-        except (KafkaException, TimeoutError) as error:
+            return bool(group_commits(self._client, self._group))
+        except KafkaException as error:
             raise LedgerUnavailable(f"no answer about the commits of {self._group}: {error}") from error
 
     def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
@@ -323,32 +322,3 @@ def commits_of(offsets: Mapping[TopicPartition, tuple[int, str]]) -> Iterator[li
     wanted = [ClientPartition(lane.topic, lane.partition, offset, text) for lane, (offset, text) in offsets.items()]
     for first in range(0, max(len(wanted), 1), OFFSETS_MAX):
         yield wanted[first : first + OFFSETS_MAX]
-
-
-def group_commits(admin: AdminClient, group: str) -> list[ClientPartition]:
-    """All offsets that the group has committed, with their metadata: also for topics that it reads no more. Those that
-    can't be told are left out.
-
-    To be asked seldom: where a broker goes away at the wrong moment, the client ends the process (librdkafka's issue
-    4605). `commits_at` asks without that. Raises KafkaException, or TimeoutError, when the brokers don't answer.
-    """
-    request = [ConsumerGroupTopicPartitions(group)]
-    answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[group]
-    places: list[ClientPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
-    return [one for one in places if one.error is None and one.offset != OFFSET_INVALID]
-
-
-def commits_at(client: Mapping[str, str], group: str, places: Sequence[ClientPartition]) -> list[ClientPartition]:
-    """Offsets that the group has committed for these partitions, with their metadata; without a commit, or where it
-    can't be told, a partition is left out. Joins no group, and waits for no transaction.
-
-    Raises KafkaException when the brokers don't answer.
-    """
-    if not places:
-        return []
-    consumer = Consumer(uncommitted_commit_reader_settings(client, group))
-    try:
-        commits: list[ClientPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
-    finally:
-        consumer.close()
-    return [one for one in commits if one.error is None and one.offset >= 0]

@@ -14,6 +14,7 @@ from policies.retention import policies_of
 from policies.table import PolicyTable
 from policies.topic.store import PolicyStore
 from sidecar.doctor.other_groups import refuse_if_new
+from sidecar.kafka.commit_reader import group_commits
 from sidecar.kafka.errors import is_away
 from sidecar.kafka.topic_follower import TopicFollower, TopicReader
 from sidecar.kafka.topics import ensure_own_topics, source_topics
@@ -78,11 +79,12 @@ def open_pauses(settings: Settings, client: Mapping[str, Any]) -> tuple[TopicRea
     return reader, store
 
 
-def ensure_topics(settings: Settings, admin: AdminClient, table: PolicyTable) -> LedgerTopic:
+def ensure_topics(settings: Settings, client: Mapping[str, Any], admin: AdminClient, table: PolicyTable) -> LedgerTopic:
     """The ledger, once all topics of tickover's own exist. A group that `start: auto` takes for new by mistake is
     refused before.
     """
     if settings.start == "auto":
         topics = admin.list_topics(timeout=ANSWER_S).topics
-        refuse_if_new(admin, settings.group, topics, source_topics(settings, policies_of(table), topics))
+        sources = source_topics(settings, policies_of(table), topics)
+        refuse_if_new(partial(group_commits, client), settings.group, topics, sources)
     return ensure_own_topics(admin, settings, table)

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import AdminClient
 from sidecar.kafka.backlog import Backlog, BacklogUnavailable
-from sidecar.kafka.committed_offsets import commits_at, group_commits
+from sidecar.kafka.commit_reader import commits_at, group_commits
 from sidecar.kafka.topics import topic_ids, topic_sizes
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.model.record import TopicPartition
@@ -35,7 +35,7 @@ class Leftovers:
         `anew`: it is asked for which topics there are commits; else these are as the last time.
         """
         if anew:
-            commits = _states(group_commits(AdminClient(self._client), self._group))
+            commits = _states(group_commits(self._client, self._group))
             self._topics = frozenset(lane.topic for lane, _ in commits)
         return self.of(self._topics.difference(known))
 

@@ -254,7 +254,7 @@ class Process:
         with told_early(self._tell_unreachable):
             self.store = self._ask(partial(open_policies, self.settings, client), admin)
         self._stack.callback(self.store.stop)
-        ledger = self._ask(partial(ensure_topics, self.settings, admin, self.store.table), admin)
+        ledger = self._ask(partial(ensure_topics, self.settings, client, admin, self.store.table), admin)
         self._reader, self._pauses = self._ask(partial(open_pauses, self.settings, client), admin)
         self._stack.callback(self._pauses.stop)
         return ledger

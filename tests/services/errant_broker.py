@@ -17,7 +17,7 @@ from unittest.mock import patch
 from broker.cluster.broker import Broker
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.request import Request
-from broker.requests import produce, topics
+from broker.requests import group_offsets, produce, topics
 from broker.requests.handlers import HANDLERS
 from purgatory.errors import ApiError, Errors
 from sidecar.__main__ import main
@@ -27,6 +27,7 @@ CALLS: Final = (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.HEARTBEAT, Api
 SILENCE: Final = Errors.NETWORK_EXCEPTION  # no broker answers with it: wanted, there is no answer at all
 TAKEN_BYTES_MAX: Final = 8 << 20  # of topics that are tickover's own, by a cluster that somebody manages
 _CHECK: Final = produce._check
+_FETCH: Final = group_offsets._fetch
 _NEW_TOPIC: Final = topics._new_topic
 
 
@@ -131,6 +132,14 @@ def _check(errand: Errand) -> Any:
     return check
 
 
+def _fetch(errand: Errand) -> Any:
+    def fetch(*asked: Any, **more: Any) -> tuple[Errors, list[Mapping[str, Any]]]:
+        error = errand.take(ApiKey.OFFSET_FETCH.name)
+        return _FETCH(*asked, **more) if error is Errors.NONE else (error, [])
+
+    return fetch
+
+
 def _handler(errand: Errand, key: ApiKey) -> Any:
     do = HANDLERS[key]
 
@@ -186,6 +195,7 @@ def serve(options: Sequence[str]) -> None:
     with ExitStack() as stack:
         stack.enter_context(patch.object(produce, "_check", _check(errand)))
         stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
+        stack.enter_context(patch.object(group_offsets, "_fetch", _fetch(errand)))
         stack.enter_context(patch.object(topics, "_new_topic", _new_topic(errand)))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.INIT_PRODUCER_ID: _init_producer_id(errand)}))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.METADATA: _metadata(errand)}))

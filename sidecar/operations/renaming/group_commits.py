@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 
 from policies.kafka_clients import AdminClient
+from sidecar.kafka.commit_reader import group_commits
 from sidecar.kafka.committed_offsets import commits_of
 from sidecar.model.record import TopicPartition
 from sidecar.operations.renaming.errors import RenameError
@@ -29,6 +30,7 @@ class GroupCommits:
     """Raises RenameError where the brokers don't answer."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
+        self._client = client
         self._admin = AdminClient(dict(client))
 
     def members(self, group: str) -> int:
@@ -40,19 +42,10 @@ class GroupCommits:
 
     def read(self, group: str) -> Commits:
         """All that the group has committed. A transaction that is still open with commits in it is an error."""
-        request = [ConsumerGroupTopicPartitions(group)]
         about = f"the commits of {group} (a transaction that a killed process has left open hides them up to 20 s)"
         with kafka_failures(about):
-            answer = self._admin.list_consumer_group_offsets(request, require_stable=True, request_timeout=ANSWER_S)
-            places = answer[group].result(ANSWER_S + 1).topic_partitions
-            for one in places:
-                if one.error is not None:
-                    raise KafkaException(one.error)
-        return {
-            TopicPartition(one.topic, one.partition): (one.offset, one.metadata or "")
-            for one in places
-            if one.offset != OFFSET_INVALID
-        }
+            commits = group_commits(self._client, group, stable=True, timeout_s=ANSWER_S)
+        return {TopicPartition(one.topic, one.partition): (one.offset, one.metadata or "") for one in commits}
 
     def write(self, group: str, commits: Commits) -> None:
         """Write commits of the group; where this fails, some may be written. Brokers refuse it while the group has

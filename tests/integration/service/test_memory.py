@@ -5,7 +5,7 @@ import os
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
-from sidecar.kafka.committed_offsets import commits_at
+from sidecar.kafka.commit_reader import commits_at
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from sidecar.kafka.committed_offsets import group_commits
+from sidecar.kafka.commit_reader import group_commits
 from tests.services.kafka import ANSWER_TIMEOUT_S
 from tests.services.second_cluster import MOVED_BY, SOURCES, arrivals, judge, mirror, two_clusters, value_of
 from tests.services.site import Site
@@ -33,15 +33,16 @@ def remind(site: Site, value: str, delay: bytes) -> None:
     site.send(site.name("reminders"), [("tickover-delay", delay)], value=value.encode())
 
 
+def commits_of(site: Site) -> list[TopicPartition]:
+    return group_commits({"bootstrap.servers": site.kafka.bootstrap}, site.group)
+
+
 def mirror_commits(first: Site, second: Site) -> None:
     """The group's commits with their metadata, at the offsets that the mirror has; and the ledger that they name."""
     ledger = f"tickover.{first.group}.ledger"
     second.kafka.create_topic(ledger, 4, message_timestamp_type="LogAppendTime")
     mirror(ledger, first.kafka, second.kafka)
-    moved = [
-        TopicPartition(one.topic, one.partition, one.offset + MOVED_BY, one.metadata)
-        for one in group_commits(first.kafka.admin, first.group)
-    ]
+    moved = [TopicPartition(one.topic, one.partition, one.offset + MOVED_BY, one.metadata) for one in commits_of(first)]
     request = [ConsumerGroupTopicPartitions(first.group, moved)]
     second.kafka.admin.alter_consumer_group_offsets(request)[first.group].result(ANSWER_TIMEOUT_S)
 
@@ -61,7 +62,10 @@ def test_a_mirror_loses_what_it_had_not_copied_and_repeats_what_it_retains(
     for role in SOURCES:
         mirror(first.name(role), first.kafka, second.kafka)
     if mirrored != "sources":
-        wait_until(lambda: group_commits(first.kafka.admin, first.group) != [], otherwise=sidecar.last_words)
+        wait_until(
+            lambda: commits_of(first) != [],
+            otherwise=sidecar.last_words,
+        )
         mirror_commits(first, second)
     for value in UNSEEN:
         remind(first, value, b"1h")

@@ -1,9 +1,5 @@
-from concurrent.futures import Future
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sidecar.doctor.facts import Severity
 from sidecar.doctor.other_groups import NewGroupError, findings_of, others_with, refuse_if_new
@@ -20,23 +16,16 @@ class Groups:
     def __init__(self, **groups: dict[str, str] | int) -> None:
         self.groups = {name.replace("_", "."): topics for name, topics in groups.items()}
 
-    def list_consumer_group_offsets(self, request: list[Any], request_timeout: float) -> dict[str, Future[Any]]:
-        [asked] = request
-        answer = Future[Any]()
-        known = self.groups.get(asked.group_id, {})
+    def commits(self, group: str) -> list[TopicPartition]:
+        """As `group_commits`."""
+        known = self.groups.get(group, {})
         if isinstance(known, int):
-            answer.set_exception(KafkaException(KafkaError(known)))
-        else:
-            commits = [
-                SimpleNamespace(topic=topic, offset=7, metadata=text, error=None) for topic, text in known.items()
-            ]
-            commits.append(SimpleNamespace(topic="orders", offset=OFFSET_INVALID, metadata=None, error=None))
-            answer.set_result(SimpleNamespace(topic_partitions=commits))
-        return {asked.group_id: answer}
+            raise KafkaException(KafkaError(known))
+        return [TopicPartition(topic, 0, 7, text) for topic, text in known.items()]
 
 
-def others(groups: Any, *sources: str) -> dict[str, list[str]]:
-    return others_with(groups, "new", TOPICS, sources)
+def others(groups: Groups, *sources: str) -> dict[str, list[str]]:
+    return others_with(groups.commits, "new", TOPICS, sources)
 
 
 def test_who_has_the_sources_of_a_new_group_is_named_with_them() -> None:
@@ -75,10 +64,10 @@ def test_no_answer_is_no_answer() -> None:
 
 
 def test_it_says_what_would_happen_and_what_to_do() -> None:
-    groups: Any = Groups(old={"orders": OURS})
+    groups = Groups(old={"orders": OURS})
     with pytest.raises(NewGroupError, match=r"old has orders.*TICKOVER_GROUP=old.*once more.*TICKOVER_START="):
-        refuse_if_new(groups, "new", TOPICS, ["orders"])
-    refuse_if_new(groups, "new", TOPICS, ["reminders"])
+        refuse_if_new(groups.commits, "new", TOPICS, ["orders"])
+    refuse_if_new(groups.commits, "new", TOPICS, ["reminders"])
     [finding] = findings_of("new", others(groups, "orders"))
     assert (finding.severity, finding.part) == (Severity.ERROR, "group new")
     assert "TICKOVER_START" in finding.fix

@@ -161,6 +161,12 @@ def test_folders_of_tests_are_small() -> None:
     refuse(too_full(modules))
 
 
+def test_nobody_makes_calls_of_the_client_that_end_the_process() -> None:
+    """See docs/decisions/0070."""
+    sources = [source for source in python_files() if source.is_product]
+    assert not [source for source in sources if "list_consumer_group_offsets" in source.attributes_read]
+
+
 def test_unit_tests_start_nothing() -> None:
     places = {source.place for source in SOURCES}
     own = [one for one in STARTERS if one.startswith(("api.", "sidecar.", "tests."))]

@@ -9,7 +9,7 @@ from tests.unit.service.test_sources import Cluster, sources
 
 
 def test_it_is_seldom_asked_of_which_topics_the_group_has_commits() -> None:
-    """librdkafka may end the process where a broker goes away at that moment (its issue 4605)."""
+    """Of all partitions that there are."""
     cluster = Cluster("reminders", "orders-retry")
     looking = sources(cluster, table(DELAY, RETRY))
     cluster.leftovers.has = {"reminders": Left(3, 2), "orders-retry": Left(1, 0)}
