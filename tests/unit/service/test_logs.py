@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-import subprocess
 import sys
 from typing import Any
 
@@ -14,7 +13,6 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from sidecar.model.record import Held, TopicPartition
 from sidecar.service.logs import clean, configure_logs
 from sidecar.settings.settings import LogSettings
-from tests.source import ROOT
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -204,38 +202,3 @@ def test_logs_go_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "here" in captured.err
-
-
-UNCAUGHT = """
-import threading
-from sidecar.service.logs import configure_logs, log_uncaught
-from sidecar.settings.settings import LogSettings
-from tests.source import ROOT
-
-class Finalizer:
-    def __init__(self, error):
-        self.error = error
-    def __del__(self):
-        raise self.error
-
-configure_logs(LogSettings())
-log_uncaught()
-Finalizer(ValueError("ignored"))
-Finalizer(KeyboardInterrupt())
-thread = threading.Thread(target=lambda: 1 / 0, name="worker")
-thread.start()
-thread.join()
-raise RuntimeError("the end")
-"""
-
-
-def test_what_nobody_catches_is_a_line_of_the_log_too() -> None:
-    ended = subprocess.run([sys.executable, "-c", UNCAUGHT], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    told = [json.loads(line) for line in ended.stderr.splitlines()]
-    ignored, in_thread, last = told
-    assert (ignored["level"], ignored["where"]) == ("warning", "Finalizer.__del__")
-    assert (in_thread["level"], in_thread["where"]) == ("error", "worker")
-    assert last["level"] == "critical"
-    for line, error in zip(told, ("ValueError: ignored", "ZeroDivisionError", "RuntimeError: the end"), strict=True):
-        assert error in line["exception"]
