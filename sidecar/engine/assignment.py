@@ -153,7 +153,7 @@ class Assignment:
             lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
             if lane is not None and state is not None and state.topic_id == lane.topic_id:
                 lane.ledger.committed_watermark = max(lane.ledger.committed_watermark, state.watermark)
-                lane.ledger.committed_first_change = state.first_change
+                lane.ledger.committed(state.acknowledged)
 
     def out_of_range(self, lane_id: TopicPartition) -> None:
         """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""

@@ -71,7 +71,7 @@ class Replay:
         self._begun = commit is not None  # there is a state of this source
         self._former = 0  # the highest number of a former topic of this name
         self.first_change = commit.first_change if commit else 0
-        self._is_of_redis = False  # that was chosen by the number that Redis has: another recovery may find another one
+        self._is_of_redis = False  # `acknowledged`: another recovery may find another number there
         self.watermark = commit.watermark if commit else NOWHERE
         self.acknowledged = commit.acknowledged if commit else 0
         self.overflow_held = commit.overflow_held if commit else 0
@@ -179,6 +179,7 @@ class Replay:
         if loss is not None:
             self.hw = self.acknowledged
         elif self._trusted:
+            self._is_of_redis = self.hw > self.acknowledged
             self.acknowledged = self._counted_to = self.hw
         below = self._settled_below - self.low
         self._done[:below] = b"\x01" * below
@@ -192,7 +193,7 @@ class Replay:
         lane = SourcePartition(
             self.id, Wheel(now_ms, tick_ms), PromotionWindows(self.watermark), OffsetMap(self.low, self._done),
             LedgerMarks(ledger_end, self.block_offset, committed_watermark=self.watermark,
-                        committed_first_change=0 if self._is_of_redis else self.first_change),
+                        from_redis=self.acknowledged if self._is_of_redis else 0),
             number=max([self.hw, *(number for number, _, _ in self._changes)]), acknowledged=self.hw,
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, overflow_used=self.hw > 0,
         )  # fmt: skip

@@ -130,7 +130,7 @@ class Filling:
                 lane.settle(settled.offsets, settled.dues_ms)
         for lane, state in transaction.states:
             lane.ledger.committed_watermark = state.watermark
-            lane.ledger.committed_first_change = state.first_change
+            lane.ledger.committed(state.acknowledged)
 
     def see_clock(self, transaction: Transaction) -> None:
         """Each block that is acknowledged shows the broker's clock, whatever becomes of its transaction."""

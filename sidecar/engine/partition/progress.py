@@ -159,9 +159,14 @@ class LedgerMarks:
     block_ms: int = 0  # when the last block was written, epoch milliseconds: retention counts from there
     counted: int = 0  # the `acknowledged` of the last written block: those under way have that at least
     committed_watermark: Position = NOWHERE  # as a recovery would find it: up to here the overflow needs nothing
-    committed_first_change: int = 0  # as every recovery would find it, whatever Redis has by then
+    from_redis: int = 0  # a number that only Redis has said so far: another recovery may find another one there
     marks: deque[LedgerMark] = field(default_factory=deque)
     rebuilds: deque[tuple[int, int]] = field(default_factory=deque)  # (ledger offset, latest due of its entries)
+
+    def committed(self, acknowledged: int) -> None:
+        """Note a commit that says so: every recovery would find it, whatever Redis has by then."""
+        if acknowledged >= self.from_redis:
+            self.from_redis = 0
 
     def written(self, mark: LedgerMark, entries_latest_due_ms: int) -> None:
         """Note a block that is in the ledger. `entries_latest_due_ms`: of its overflow entries, -1 without any."""

@@ -17,7 +17,7 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.rebuild import LaneRebuild, RebuildPlan, RebuildResult, Sources, fetch
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.log_cuts import Cuts
-from sidecar.model.ports import SourceRecord, SourceUnavailable
+from sidecar.model.ports import SourceRecord, SourceUnavailable, is_over
 from sidecar.model.record import Position, TopicPartition
 from sidecar.overflow.interface import OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 
@@ -45,7 +45,7 @@ class RebuildWorker:
         self._lane: SourcePartition | None = None
         self._rebuild: LaneRebuild
         self._piece: Future[int] | None = None
-        self._started_ms = self._given_ms = self._next_ms = self._said_ms = 0
+        self._started_ms = self._given_ms = self._next_ms = self._said_ms = self._owe_again_ms = 0
 
     @property
     def is_awaiting(self) -> bool:
@@ -93,10 +93,15 @@ class RebuildWorker:
         return self._given_ms <= now_ms < self._next_ms  # before: the clock was set back
 
     def _choose(self, lanes: Iterable[SourcePartition], now_ms: int) -> None:
-        lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped and _numbers_are_known(lane)]
+        lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped]
         if not lost or self._rests(now_ms):
             return
-        lane = min(lost, key=_size)
+        known = [lane for lane in lost if not lane.ledger.from_redis]
+        if len(known) < len(lost):
+            self._ask_for_commits([lane for lane in lost if lane.ledger.from_redis], now_ms)
+        if not known:
+            return
+        lane = min(known, key=_size)
         loss = lane.loss
         assert loss is not None
         loss.records_total = lane.overflow_held
@@ -107,6 +112,21 @@ class RebuildWorker:
             "rebuilding the overflow of a partition",
             extra={"source_partition": str(lane.id), "held": lane.overflow_held},
         )
+
+    def _ask_for_commits(self, lost: Iterable[SourcePartition], now_ms: int) -> None:
+        """Owe commits that say from where these lanes number their changes, again and again: one may be refused.
+
+        Where the number that Redis has decides that, Redis must not have another one before. A former owner that
+        doesn't know yet that it is that, and its successor, would number from different ones, and take each other's
+        changes for their own.
+        """
+        if not is_over(now_ms, self._owe_again_ms, AGAIN_MS):
+            return
+        self._owe_again_ms = now_ms + AGAIN_MS
+        for lane in lost:
+            lane.owe_commit()
+            assert lane.loss is not None
+            lane.loss.problem = "it waits for a commit that says from where changes are numbered"
 
     def _take_in(self, piece: "Future[int]", now_ms: int) -> None:
         lane = self._lane
@@ -205,14 +225,6 @@ def plan_of(lane: SourcePartition, loss: Loss) -> RebuildPlan:
         first_change=lane.first_change,
         cuts=lane.cuts,
     )
-
-
-def _numbers_are_known(lane: SourcePartition) -> bool:
-    """Whether the lane's next owner would number its changes from where this one does. Where the number that Redis has
-    decides, a commit must say so before Redis has another one: two owners whose numbers differ, the former of which
-    doesn't know yet that it is that, would take each other's changes for their own.
-    """
-    return lane.ledger.committed_first_change == lane.first_change
 
 
 def _promoted(lane: SourcePartition) -> int:

@@ -177,6 +177,11 @@ def test_an_overflow_of_somebody_else_is_not_used() -> None:
     lane = recovered([], hw=3)
     assert lane.loss is not None
     assert (lane.loss.hw, lane.number, lane.acknowledged, lane.first_change) == (FOREIGN, 4, 4, 4)
+    assert lane.ledger.from_redis == 4, "nobody else knows of this number yet"
+    lane.ledger.committed(3)
+    assert lane.ledger.from_redis == 4, "of a former owner"
+    lane.ledger.committed(4)
+    assert lane.ledger.from_redis == 0
     known = block(entries_part=entries((11, 90)), number=1)
     lane = recovered([known, block(acknowledged=1, overflow_held=1)], hw=4)
     assert lane.loss is not None
@@ -198,7 +203,7 @@ def test_an_overflow_of_somebody_else_is_not_taken_for_ours_after_a_crash_before
     assert with_commit.loss.hw == FOREIGN
     again = recovered([change], commit(acknowledged=4, first_change=4), hw=3, whole=True)
     assert again.loss is not None
-    assert again.loss.hw == FOREIGN
+    assert (again.loss.hw, again.ledger.from_redis) == (FOREIGN, 0)
     lacking = recovered([block(acknowledged=4), change], hw=3)
     assert lacking.loss is not None
     assert lacking.loss.hw == 3, "blocks are missing: they may have said so"
@@ -261,6 +266,7 @@ def test_a_topic_made_anew_numbers_its_changes_on_so_that_what_redis_has_of_the_
     assert (fresh.first_change, fresh.number, fresh.acknowledged) == (8, 8, 8)
     assert fresh.loss is not None
     assert fresh.loss.hw == FOREIGN, "an older copy of Redis has at most 7"
+    assert fresh.ledger.from_redis == 8
     own = replace(block(entries_part=entries((3, 90)), number=9, acknowledged=8), topic_id="new")
     restored = begun(7, own, state=commit(low=0, acknowledged=9, first_change=8))
     assert restored.loss is not None

@@ -333,15 +333,18 @@ def test_what_w_has_passed_and_no_commit_says_so_is_put_back_for_the_lane_s_next
     assert bench.replica.publisher.survey() == 0
 
 
-def test_what_redis_has_of_another_topic_stays_until_a_commit_says_from_where_numbers_go_on() -> None:
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_what_redis_has_of_another_topic_stays_until_a_commit_says_from_where_numbers_go_on(exactly_once: bool) -> None:
     troubles = {"now": "abort"}  # as of an owner that was deposed and doesn't know yet
-    bench = Bench(trouble=lambda: troubles["now"])
+    bench = Bench(trouble=lambda: troubles["now"]) if exactly_once else Bench()
+    bench.group.commits_lost = 0.0 if exactly_once else 1.0
     bench.overflow.hw[LANE] = 11
     bench.restart()
     bench.wait_until(lambda: LANE in bench.replica.assignment.lanes)
     assert bench.lane.loss is not None
     bench.run(3_000)
     assert bench.overflow.hw[LANE] == 11, "its next owner will number its changes from elsewhere"
-    troubles["now"] = ""
+    assert "waits for a commit" in bench.lane.loss.problem
+    troubles["now"], bench.group.commits_lost = "", 0.0
     wait_until_rebuilt(bench)
     assert bench.overflow.hw[LANE] == bench.lane.first_change == 12
