@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from policies.kafka_clients import AdminClient
@@ -78,11 +78,12 @@ class Transactions:
     def _commits_are_hidden(self, sources: Sequence[Place]) -> bool:
         """Whether a commit of the group is in a transaction that isn't decided."""
         places = [TopicPartition(*place) for place in sources]
-        return self._tells(places, stable=False) and not self._tells(places, stable=True)
-
-    def _tells(self, places: Sequence[TopicPartition], *, stable: bool) -> bool:
         try:
-            commits_at(self._client, self._group, places, stable=stable, timeout_s=ASK_TIMEOUT_S)
+            commits_at(self._client, self._group, places, timeout_s=ASK_TIMEOUT_S)
         except KafkaException:
-            return False
-        return True
+            return False  # that they can't be read is told where it matters
+        try:
+            commits_at(self._client, self._group, places, stable=True, timeout_s=ASK_TIMEOUT_S)
+        except KafkaException as error:
+            return bool(error.args[0].code() == KafkaError._TIMED_OUT)
+        return False

@@ -18,31 +18,29 @@ from sidecar.kafka.client_settings import (
 )
 from sidecar.kafka.errors import is_away
 
-ROUND_S: Final = 1.0  # between two looks whether the coordinator has refused
-ASK_AGAIN_S: Final = 0.05  # while the group has no coordinator
+FIRST_ROUND_S: Final = 0.25  # then it is looked whether the coordinator has refused; the next round is twice as long
+ASK_AGAIN_S: Final = 0.05  # while the group has no coordinator, or the brokers show no topics yet
 PLACES_MAX: Final = 1_000  # in one question: while the client takes them over, no other thread goes on
-INTERNAL: Final = "__"  # topics of the brokers' own begin with it
 
 
 def group_commits(
-    client: Mapping[str, Any], group: str, *, stable: bool = False, timeout_s: float = ANSWER_TIMEOUT_S
+    client: Mapping[str, Any],
+    group: str,
+    *,
+    stable: bool = False,
+    strict: bool = False,
+    timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> list[TopicPartition]:
     """All offsets that the group has committed, with their metadata: also for topics that it reads no more. (For one
-    that was deleted brokers have none.) Those that can't be told are left out. Joins no group.
+    that was deleted brokers have none.) Joins no group.
 
-    `stable`: wait for transactions that hide some. Raises KafkaException when the brokers don't answer in time, or
-    refuse to.
+    `stable`: wait for transactions that hide some. What can't be told is left out; with `strict` it is an error, and so
+    is a topic that brokers list without its partitions. Raises KafkaException when the brokers don't answer, each
+    question in `timeout_s`, or refuse to.
     """
     consumer = _asking(client, group, stable=stable)
     try:
-        topics = consumer.list_topics(timeout=timeout_s).topics
-        places = [
-            TopicPartition(name, partition)
-            for name, topic in sorted(topics.items())
-            if not name.startswith(INTERNAL)
-            for partition in topic.partitions
-        ]
-        return _commits(consumer, places, timeout_s)
+        return _commits(consumer, _places(consumer, strict, timeout_s), timeout_s, strict=strict)
     finally:
         consumer.close()
 
@@ -55,7 +53,7 @@ def commits_at(
     stable: bool = False,
     timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> list[TopicPartition]:
-    """As `group_commits`, for these partitions."""
+    """As `group_commits`, for these partitions; what can't be told is left out."""
     if not places:
         return []
     consumer = _asking(client, group, stable=stable)
@@ -70,29 +68,51 @@ def _asking(client: Mapping[str, Any], group: str, *, stable: bool) -> Consumer:
     return Consumer(settings(client, group))
 
 
-def _commits(consumer: Consumer, places: Sequence[TopicPartition], timeout_s: float) -> list[TopicPartition]:
-    until_s = time.monotonic() + timeout_s
+def _places(consumer: Consumer, strict: bool, timeout_s: float) -> list[TopicPartition]:
+    """Every partition of the cluster. Brokers may list a topic before they know its partitions, and none at all just
+    after they have started.
+    """
+    until_s, pause_s = time.monotonic() + timeout_s, ASK_AGAIN_S
+    while True:
+        topics = consumer.list_topics(timeout=timeout_s).topics
+        hidden = sorted(name for name, topic in topics.items() if topic.error is not None or not topic.partitions)
+        if (topics and not hidden) or time.monotonic() >= until_s:
+            break
+        time.sleep(pause_s)
+        pause_s *= 2
+    if strict and (hidden or not topics):
+        what = f"the brokers show no partitions of {hidden[0]}" if hidden else "the brokers show no topics"
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, what))
+    return [TopicPartition(name, partition) for name, topic in sorted(topics.items()) for partition in topic.partitions]
+
+
+def _commits(
+    consumer: Consumer, places: Sequence[TopicPartition], timeout_s: float, *, strict: bool = False
+) -> list[TopicPartition]:
     found: list[TopicPartition] = []
     for first in range(0, len(places), PLACES_MAX):
-        some = list(places[first : first + PLACES_MAX])
-        while (told := _told(consumer, some, until_s)) is None:
-            time.sleep(ASK_AGAIN_S)
-        found += told
+        found += _told(consumer, list(places[first : first + PLACES_MAX]), timeout_s)
+    if strict and (errors := [one.error for one in found if one.error is not None]):
+        raise KafkaException(errors[0])
     return [one for one in found if one.error is None and one.offset != OFFSET_INVALID]
 
 
-def _told(consumer: Consumer, places: list[TopicPartition], until_s: float) -> list[TopicPartition] | None:
-    """The commits of these partitions; None: nobody knows yet, ask again."""
-    left_s = until_s - time.monotonic()
-    try:
-        told: list[TopicPartition] = consumer.committed(places, timeout=min(max(left_s, ASK_AGAIN_S), ROUND_S))
-    except KafkaException as error:
-        if (refusal := _refusal(consumer)) is not None:
-            raise KafkaException(refusal) from error
-        if left_s <= 0 or not is_away(error):
-            raise
-        return None
-    return told
+def _told(consumer: Consumer, places: list[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+    """Answer of the coordinator about these partitions; it is asked again while there is none, or it is starting."""
+    until_s, round_s = time.monotonic() + timeout_s, FIRST_ROUND_S
+    while True:
+        left_s = max(until_s - time.monotonic(), ASK_AGAIN_S)
+        try:
+            told: list[TopicPartition] = consumer.committed(places, timeout=min(left_s, round_s))
+        except KafkaException as error:
+            if (refusal := _refusal(consumer)) is not None:
+                raise KafkaException(refusal) from error
+            if left_s <= ASK_AGAIN_S or not is_away(error):
+                raise
+        else:
+            return told
+        round_s *= 2
+        time.sleep(ASK_AGAIN_S)
 
 
 def _refusal(consumer: Consumer) -> KafkaError | None:

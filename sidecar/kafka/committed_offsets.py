@@ -146,7 +146,7 @@ class KafkaStarts:
     def has_commits(self) -> bool:
         """See `Starts.has_commits`. Raises LedgerUnavailable when the brokers don't answer."""
         try:
-            return bool(group_commits(self._client, self._group))
+            return bool(group_commits(self._client, self._group, strict=True))
         except KafkaException as error:
             raise LedgerUnavailable(f"no answer about the commits of {self._group}: {error}") from error
 

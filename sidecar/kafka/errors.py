@@ -43,7 +43,12 @@ CREATING_PASSES: Final = frozenset(
     | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
 )
 AWAY: Final = READING_PASSES | (
-    {KafkaError.NETWORK_EXCEPTION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
+    {
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError._DESTROY_BROKER,
+    }
     | {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
 
@@ -58,6 +63,7 @@ _WORDS: Final = {
     KafkaError.REQUEST_TIMED_OUT: "the brokers took too long",
     KafkaError.NETWORK_EXCEPTION: "a broker lost a connection",
     KafkaError.BROKER_NOT_AVAILABLE: "a broker is away",
+    KafkaError._DESTROY_BROKER: "the cluster has let a broker go",
     KafkaError.NOT_CONTROLLER: "the cluster has another controller now",
     KafkaError.COORDINATOR_NOT_AVAILABLE: "the group has no coordinator",
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "the group's coordinator is starting",

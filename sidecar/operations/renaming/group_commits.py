@@ -44,7 +44,7 @@ class GroupCommits:
         """All that the group has committed. A transaction that is still open with commits in it is an error."""
         about = f"the commits of {group} (a transaction that a killed process has left open hides them up to 20 s)"
         with kafka_failures(about):
-            commits = group_commits(self._client, group, stable=True, timeout_s=ANSWER_S)
+            commits = group_commits(self._client, group, stable=True, strict=True, timeout_s=ANSWER_S)
         return {TopicPartition(one.topic, one.partition): (one.offset, one.metadata or "") for one in commits}
 
     def write(self, group: str, commits: Commits) -> None:
