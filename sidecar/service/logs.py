@@ -16,7 +16,7 @@ from datetime import date
 from enum import Enum
 from functools import partial
 from pathlib import PurePath
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Final, TextIO
 
 import structlog
@@ -100,16 +100,17 @@ def log_uncaught() -> None:
         log.critical("an error that nobody expects", exc_info=(kind, error, trace))
 
     def uncaught_in_thread(ended: threading.ExceptHookArgs) -> None:
-        if (error := ended.exc_value) is not None:
+        if (error := ended.exc_value) is not None and ended.exc_type is not SystemExit:
             name = ended.thread.name if ended.thread is not None else ""
             trace = (ended.exc_type, error, ended.exc_traceback)
             log.error("a thread has ended by an error that nobody expects", extra={"where": name}, exc_info=trace)
 
     def ignored(told: "sys.UnraisableHookArgs") -> None:
         if (error := told.exc_value) is not None and not isinstance(error, KeyboardInterrupt):
-            where = getattr(told.object, "__qualname__", type(told.object).__qualname__)
+            named = told.object if isinstance(told.object, FunctionType) else type(told.object)
+            about = {"where": named.__qualname__, "when": told.err_msg or ""}
             trace = (told.exc_type, error, told.exc_traceback)
-            log.warning("an error was ignored", extra={"where": where}, exc_info=trace)
+            log.warning("an error was ignored", extra=about, exc_info=trace)
 
     sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, uncaught_in_thread, ignored
 
