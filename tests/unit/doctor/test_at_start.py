@@ -1,6 +1,7 @@
 """A process that can't start says what `doctor` would say."""
 
 import logging
+import re
 from threading import Event
 
 import pytest
@@ -30,6 +31,11 @@ def caused_by(cause: Exception) -> Exception:
     return error
 
 
+def without_times(words: str) -> str:
+    """How long a connection took is in what the client says of it."""
+    return re.sub(r"\d+ms", "ms", words)
+
+
 def test_brokers_that_do_not_answer_are_told_of_as_doctor_tells_of_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,7 +46,8 @@ def test_brokers_that_do_not_answer_are_told_of_as_doctor_tells_of_them(
         process._tell_unreachable("KafkaError{...}")
     [record] = caplog.records
     told = record.__dict__
-    assert (record.message, told["error"], told["fix"]) == ("the start waits for Kafka", finding.what, finding.fix)
+    assert (record.message, told["fix"]) == ("the start waits for Kafka", finding.fix)
+    assert without_times(told["error"]) == without_times(finding.what)
     assert finding.what.startswith("no answer from 127.0.0.1:1: ")
     assert "TICKOVER_KAFKA__BOOTSTRAP_SERVERS" in finding.fix
     assert process._front.reason == "it waits for Kafka: connection refused", "everybody may read it: no host"
