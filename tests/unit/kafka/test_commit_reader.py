@@ -1,4 +1,4 @@
-"""What is made of answers about a group's commits."""
+"""Answers about a group's commits, and their use."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
