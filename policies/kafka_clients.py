@@ -14,18 +14,25 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakSet
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition, admin
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, Message, TopicPartition, admin
 
 PASSWORD: Final = "sasl.password"
 USERNAME: Final = "sasl.username"
 TELL_S: Final = 2.0
 IDLE_S: Final = 1.0  # of whose owner has made no call for so long, the client is free
+
+LEADER_S: Final = 0.1  # until a partition may have another leader
+# Another leader is being chosen, or doesn't know yet what it has.
+LEADER_MOVES: Final = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE}
+    | {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.REPLICA_NOT_AVAILABLE}
+)
 
 Login = tuple[str, str] | None  # user and password as settings have them
 
@@ -301,10 +308,40 @@ class Consumer(confluent_kafka.Consumer):
         self._heed()
         return super().committed(*arguments, **named)
 
-    def get_watermark_offsets(self, *arguments: Any, **named: Any) -> tuple[int, int]:
+    def get_watermark_offsets(  # type: ignore[override]
+        self, partition: TopicPartition, timeout: float
+    ) -> tuple[int, int]:
+        """As the client's, but each end by a question of its own: see `log_bounds`."""
+        [bounds] = self.log_bounds([partition], timeout).values()
+        return bounds
+
+    def log_bounds(self, places: Sequence[TopicPartition], seconds: float) -> dict[tuple[str, int], tuple[int, int]]:
+        """The first offset of each partition, and where it ends for this reader; `seconds` for each of two questions.
+
+        The client's own get_watermark_offsets asks both at once, and where one fails and the other is answered at the
+        same moment it takes the answer for both: a log that has lost all, or has nothing. Raises KafkaException.
+        """
         self._heed()
-        ends: tuple[int, int] = super().get_watermark_offsets(*arguments, **named)
-        return ends
+        first, end = (self._log_ends(places, which, seconds) for which in (OFFSET_BEGINNING, OFFSET_END))
+        return {place: (offset, end[place]) for place, offset in first.items()}
+
+    def _log_ends(self, places: Sequence[TopicPartition], which: int, seconds: float) -> dict[tuple[str, int], int]:
+        """One end of each; asked again while another leader is being chosen."""
+        left = int(seconds / LEADER_S)
+        while True:
+            asked = [TopicPartition(place.topic, place.partition, which) for place in places]
+            try:
+                told: list[TopicPartition] = super().offsets_for_times(asked, timeout=seconds) if asked else []
+                for one in told:
+                    if one.error is not None or one.offset < 0:
+                        raise KafkaException(one.error or KafkaError(KafkaError._TIMED_OUT, "no answer about a log"))
+            except KafkaException as error:
+                if error.args[0].code() not in LEADER_MOVES or not left:
+                    raise
+                left -= 1
+                time.sleep(LEADER_S)
+            else:
+                return {(one.topic, one.partition): one.offset for one in told}
 
     def close(self) -> None:
         """As the client's, which waits for brokers: of one that is lost it would wait for ever, and does so alone."""

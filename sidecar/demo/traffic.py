@@ -6,8 +6,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.demo.messages import (
     Sending,
     attempt_of,

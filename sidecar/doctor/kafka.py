@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata, ConfigResource, NewTopic, ResourceType, TopicMetadata
 
 from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
-from policies.kafka_clients import AdminClient
+from policies.kafka_clients import AdminClient, Consumer
 from policies.model import Policy
 from policies.retention import ledger_retention_ms
 from policies.topic.kafka_tools import LOGIN_OPTION

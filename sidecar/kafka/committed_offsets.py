@@ -103,7 +103,7 @@ class KafkaRecords:
         """Out of range, and not since retention took what was there."""
         if error.code() != KafkaError._AUTO_OFFSET_RESET:
             return False
-        first, _ = self._consumer.get_watermark_offsets(ClientPartition(*lane), timeout=ANSWER_TIMEOUT_S, cached=False)
+        first, _ = self._consumer.get_watermark_offsets(ClientPartition(*lane), timeout=ANSWER_TIMEOUT_S)
         return bool(first <= offset)
 
 
@@ -174,6 +174,7 @@ class KafkaStarts:
         commits, unknown = self._not_hidden(lanes)
         new = {one.topic for one in commits if one.error is None and one.offset == OFFSET_INVALID}
         when_new, hidden = self._partitions_when_new(new, topics) if self._start_latest else ({}, set())
+        bounds = self._bounds([one for one in commits if one.error is None and one.topic in topics])
         starts: dict[TopicPartition, Start] = {}
         for committed in commits:
             lane = TopicPartition(committed.topic, committed.partition)
@@ -189,7 +190,7 @@ class KafkaStarts:
                 continue  # the commit may be about a former topic of this name: nobody knows yet
             if lane.topic in when_new:
                 topic = topic._replace(partitions=when_new[lane.topic])
-            if (start := _answered("a log", partial(self._start, committed, topic))) is not None:
+            if (start := _answered("a log", partial(self._start, committed, topic, bounds.get(lane)))) is not None:
                 starts[lane] = start
         if hidden and not starts:
             raise CommitsHidden(
@@ -257,13 +258,21 @@ class KafkaStarts:
         self._consumer = self._admin = None
         self._records.close()
 
-    def _start(self, committed: ClientPartition, topic: _Topic) -> Start | None:
+    def _bounds(self, places: Sequence[ClientPartition]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Bounds of these logs, all at once; none where one can't be told: then each is asked about alone."""
+        try:
+            found: dict[tuple[str, int], tuple[int, int]] = self._consumer.log_bounds(places, COMMITTED_TIMEOUT_S)
+        except KafkaException:
+            return {}
+        return found
+
+    def _start(self, committed: ClientPartition, topic: _Topic, bounds: tuple[int, int] | None) -> Start | None:
         topic_id = topic.id
         state = decode_metadata(committed.offset, committed.metadata or "")
         known_id = state.topic_id if state is not None else ""
         place = {"topic": committed.topic, "partition": committed.partition}
         try:
-            first, end = self._consumer.get_watermark_offsets(committed, timeout=ANSWER_TIMEOUT_S, cached=False)
+            first, end = bounds or self._consumer.get_watermark_offsets(committed, timeout=ANSWER_TIMEOUT_S)
         except KafkaException as error:
             log.warning("no answer about a partition's log; it waits", extra={**place, "error": str(error.args[0])})
             self._consumer.list_topics(

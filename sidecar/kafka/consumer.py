@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import ClientLost, Consumer, is_fatal
@@ -283,6 +283,13 @@ class KafkaIntake:
         self.events.refused(self._refusal)
         log.error("the consumer group refuses this process", extra={"why": self._refusal})
 
+    def _first_of(self, lane: TopicPartition) -> int | None:
+        """Where the log begins; None: nobody says."""
+        try:
+            return self._consumer.get_watermark_offsets(ClientPartition(*lane), timeout=ANSWER_TIMEOUT_S)[0]
+        except KafkaException:
+            return None
+
     def _out_of_range(self, message: Message, error: KafkaError) -> None:
         """The source's retention overtook us while we were reading: go on at its start, and say so.
 
@@ -292,9 +299,8 @@ class KafkaIntake:
         lane, wanted = TopicPartition(message.topic() or "", message.partition() or 0), message.offset()
         if lane in self._unread:
             return  # fetched before it was paused: `begin` says from where it is read
-        place = ClientPartition(*lane, OFFSET_BEGINNING)
-        first, _ = self._consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)
-        if wanted is None or first < wanted:
+        first = self._first_of(lane)
+        if wanted is None or first is None or first < wanted:
             log.warning(
                 "a source may have lost the end of its log", extra={"source_partition": str(lane), "error": str(error)}
             )

@@ -170,7 +170,7 @@ class KafkaLedgerLog:
         try:
             places = {partition: ClientPartition(self._topic, partition) for partition in partitions}
             return {
-                partition: anyone.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)[1]
+                partition: anyone.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S)[1]
                 for partition, place in places.items()
             }
         except KafkaException as error:

@@ -66,7 +66,7 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
         consumer.unassign()
 
 
-def bounds(consumer: confluent_kafka.Consumer, topic: str, partition: int) -> tuple[int, int]:
+def bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """First offset of a partition, and where it ends for this reader. Raises LogUnavailable."""
     try:
         return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)

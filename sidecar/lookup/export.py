@@ -14,9 +14,10 @@ What Redis had acknowledged by `began`, and nothing has settled by `ended`, must
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import READER
 from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable
 from sidecar.lookup.redis import HeldOverflow

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from broker.cluster.broker import Broker
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.request import Request
-from broker.requests import group_offsets, produce, topics
+from broker.requests import group_offsets, offsets, produce, topics
 from broker.requests.handlers import HANDLERS
 from purgatory.errors import ApiError, Errors
 from sidecar.__main__ import main
@@ -28,6 +28,7 @@ SILENCE: Final = Errors.NETWORK_EXCEPTION  # no broker answers with it: wanted, 
 TAKEN_BYTES_MAX: Final = 8 << 20  # of topics that are tickover's own, by a cluster that somebody manages
 _CHECK: Final = produce._check
 _FETCH: Final = group_offsets._fetch
+_FIND: Final = offsets._find
 _NEW_TOPIC: Final = topics._new_topic
 
 
@@ -140,6 +141,16 @@ def _fetch(errand: Errand) -> Any:
     return fetch
 
 
+def _find(errand: Errand) -> Any:
+    def find(*asked: Any) -> Any:
+        error = errand.take(ApiKey.LIST_OFFSETS.name)
+        if error is not Errors.NONE:
+            raise ApiError(error)
+        return _FIND(*asked)
+
+    return find
+
+
 def _handler(errand: Errand, key: ApiKey) -> Any:
     do = HANDLERS[key]
 
@@ -196,6 +207,7 @@ def serve(options: Sequence[str]) -> None:
         stack.enter_context(patch.object(produce, "_check", _check(errand)))
         stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
         stack.enter_context(patch.object(group_offsets, "_fetch", _fetch(errand)))
+        stack.enter_context(patch.object(offsets, "_find", _find(errand)))
         stack.enter_context(patch.object(topics, "_new_topic", _new_topic(errand)))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.INIT_PRODUCER_ID: _init_producer_id(errand)}))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.METADATA: _metadata(errand)}))

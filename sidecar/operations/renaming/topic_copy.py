@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import client_log, copier_settings, reader_settings, uncommitted_reader_settings
 from sidecar.kafka.errors import NEW_TOPIC_PASSES
@@ -169,7 +170,7 @@ def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
     deadline_s = time.monotonic() + HEARD_S
     while True:
         try:
-            return consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+            return consumer.get_watermark_offsets(place, timeout=ANSWER_S)
         except KafkaException as error:
             if error.args[0].code() not in NEW_TOPIC_PASSES or time.monotonic() > deadline_s:
                 raise

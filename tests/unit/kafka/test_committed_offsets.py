@@ -47,6 +47,9 @@ class Consumer:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return 0, 100
 
+    def log_bounds(self, places: list[ClientPartition], _: float) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(one.topic, one.partition): self.get_watermark_offsets(one) for one in places}
+
     def list_topics(self, *_: object, **__: object) -> None:
         pass
 
