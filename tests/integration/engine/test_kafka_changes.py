@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -246,7 +247,7 @@ class SlowToPause:
 
     def _has_fetched(self, partition: ClientPartition) -> bool:
         """The answer to a fetch is where the client has the partition's end from; a refusal gives it as -1."""
-        _, end = self._consumer.get_watermark_offsets(partition, cached=True)
+        _, end = confluent_kafka.Consumer.get_watermark_offsets(self._consumer, partition, cached=True)
         return bool(end != OFFSET_INVALID)
 
 
