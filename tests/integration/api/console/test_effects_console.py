@@ -239,8 +239,7 @@ def ordered(desk: Desk, error: str) -> list[Message]:
 
 def key_of_letter(desk: Desk, partition: int, offset: int) -> bytes | None:
     letters = desk.site.kafka.read_all(desk.site.name("orders-dlq"))
-    [key] = [one.key() for one in letters if (one.partition(), one.offset()) == (partition, offset)]
-    return key
+    return next(one.key() for one in letters if (one.partition(), one.offset()) == (partition, offset))
 
 
 def redrive(desk: Desk) -> None:
