@@ -285,7 +285,8 @@ def _mutants() -> str:
         return "Not recorded yet.\n"
     results = record["results"]
     found = sum(result["found"] for result in results)
-    seeds = Counter("1" if result["seed"] == 1 else "2 to 10" if result["seed"] <= 10 else "more" for result in results)
+    by_seed = [result["seed"] for result in results if result["found"]]
+    seeds = Counter("1" if seed == 1 else "2 to 10" if seed <= 10 else "more" for seed in by_seed)
     head = (
         "Mistakes put on purpose into the engine, the overflow and what operators start, one at a time: the "
         f"simulations found {found} of {len(results)} "
