@@ -93,17 +93,13 @@ class PolicyReader:
 
     def _ask_bounds(self, consumer: Consumer, deadline_s: float) -> tuple[int, int]:
         while True:
-            cause: Exception = TimeoutError()
             try:
-                bounds = consumer.get_watermark_offsets(self._topic, timeout=ASK_TIMEOUT_S)
-                problem = "no answer"
+                return consumer.get_watermark_offsets(self._topic, timeout=ASK_TIMEOUT_S)
             except KafkaException as error:
-                bounds, problem, cause = None, str(error.args[0]), error
                 self._look_again(consumer)
-            if bounds is not None:
-                return bounds
-            if self._stopping.wait(POLL_S) or time.monotonic() > deadline_s:
-                raise PolicyStoreUnavailable(f"topic {self._topic.topic} cannot be read: {problem}") from cause
+                if self._stopping.wait(POLL_S) or time.monotonic() > deadline_s:
+                    problem = f"topic {self._topic.topic} cannot be read: {error.args[0]}"
+                    raise PolicyStoreUnavailable(problem) from error
 
     def _follow(self, consumer: Consumer) -> None:
         try:
@@ -163,8 +159,8 @@ class PolicyReader:
     def _look_for_recovery(self, consumer: Consumer) -> None:
         """The client says when brokers go, not when they come back: ask."""
         try:
-            if consumer.get_watermark_offsets(self._topic, timeout=ASK_TIMEOUT_S) is not None:
-                self._trouble = ""
+            consumer.get_watermark_offsets(self._topic, timeout=ASK_TIMEOUT_S)
+            self._trouble = ""
         except KafkaException as error:
             self._trouble = str(error.args[0])
             self._look_again(consumer)

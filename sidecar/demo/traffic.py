@@ -70,13 +70,13 @@ class Traffic:
 
     def start(self) -> None:
         """Read all that arrives from now on, from the end of what is there. Raises KafkaException."""
-        places = []
-        for topic in self._topics.watched:
-            for partition in self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions:
-                place = TopicPartition(topic, partition)
-                _, place.offset = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S)
-                places.append(place)
-        self._consumer.assign(places)
+        places = [
+            TopicPartition(topic, partition)
+            for topic in self._topics.watched
+            for partition in self._consumer.list_topics(topic, timeout=ANSWER_S).topics[topic].partitions
+        ]
+        bounds = self._consumer.log_bounds(places, ANSWER_S)
+        self._consumer.assign([TopicPartition(*place, end) for place, (_, end) in bounds.items()])
 
     def send(self, wanted: int) -> None:
         """Send until `wanted` delayed messages were sent in all, with an order for every few of them."""

@@ -6,6 +6,7 @@ has become the group's coordinator (docs/decisions/0070).
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
@@ -38,11 +39,8 @@ def group_commits(
     is a topic that brokers list without its partitions. Raises KafkaException when the brokers don't answer, each
     question in `timeout_s`, or refuse to.
     """
-    consumer = _asking(client, group, stable=stable)
-    try:
+    with closing(_asking(client, group, stable=stable)) as consumer:
         return _commits(consumer, _places(consumer, strict, timeout_s), timeout_s, strict=strict)
-    finally:
-        consumer.close()
 
 
 def commits_at(
@@ -56,11 +54,8 @@ def commits_at(
     """As `group_commits`, for these partitions; what can't be told is left out."""
     if not places:
         return []
-    consumer = _asking(client, group, stable=stable)
-    try:
+    with closing(_asking(client, group, stable=stable)) as consumer:
         return _commits(consumer, places, timeout_s)
-    finally:
-        consumer.close()
 
 
 def _asking(client: Mapping[str, Any], group: str, *, stable: bool) -> Consumer:

@@ -43,12 +43,8 @@ CREATING_PASSES: Final = frozenset(
     | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
 )
 AWAY: Final = READING_PASSES | (
-    {
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError._DESTROY_BROKER,
-    }
+    {KafkaError.NETWORK_EXCEPTION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError._DESTROY_BROKER}
+    | {KafkaError.NOT_CONTROLLER}
     | {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
 

@@ -168,11 +168,9 @@ class KafkaLedgerLog:
             return {}
         anyone = Consumer(uncommitted_ledger_settings(self._client, self._topic))
         try:
-            places = {partition: ClientPartition(self._topic, partition) for partition in partitions}
-            return {
-                partition: anyone.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S)[1]
-                for partition, place in places.items()
-            }
+            places = [ClientPartition(self._topic, partition) for partition in partitions]
+            bounds = anyone.log_bounds(places, ANSWER_TIMEOUT_S)
+            return {partition: end for (_, partition), (_, end) in bounds.items()}
         except KafkaException as error:
             raise self._no_answer(error.args[0], f"the end of {self._topic}") from error
         finally:

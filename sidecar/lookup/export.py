@@ -39,7 +39,7 @@ def ledger_ends(client: Mapping[str, Any], topic: str) -> dict[str, int]:
         if found.error is not None:
             raise LogUnavailable(f"the ledger {topic}: {found.error.str()}")
         places = [ClientPartition(topic, partition) for partition in found.partitions]
-        return {str(at.partition): consumer.get_watermark_offsets(at, ANSWER_S)[1] for at in places}
+        return {str(partition): end for (_, partition), (_, end) in consumer.log_bounds(places, ANSWER_S).items()}
     except KafkaException as error:
         raise LogUnavailable(f"the ledger {topic}: {error.args[0].str()}") from None
     finally:

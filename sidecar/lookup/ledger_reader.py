@@ -126,11 +126,12 @@ class LedgerReader:
         since_ms = time.time_ns() // 1_000_000 - self._look_back_ms
         places = [TopicPartition(self._topic, partition, since_ms) for partition in sorted(metadata.partitions)]
         starts = consumer.offsets_for_times(places, timeout=ASK_S)
+        bounds = consumer.log_bounds(places, ASK_S)
         ends: dict[int, int] = {}
         for place in starts:
             if place.error is not None:
                 raise KafkaException(place.error)
-            low, high = consumer.get_watermark_offsets(place, timeout=ASK_S)
+            low, high = bounds[place.topic, place.partition]
             if place.offset == OFFSET_END:  # nothing was written since
                 place.offset = high
             if max(place.offset, low) < high:

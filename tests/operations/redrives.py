@@ -166,8 +166,8 @@ class Reader:
                 self._ended.discard(partition)
         return found
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        return self._operators.letters.bounds(TOPIC, place.partition)
+    def log_bounds(self, places: Sequence[TopicPartition], _: float) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(at.topic, at.partition): self._operators.letters.bounds(TOPIC, at.partition) for at in places}
 
     def close(self) -> None:
         """Nothing is open."""

@@ -208,8 +208,9 @@ class RedriveRun:
 
     def _lows(self) -> dict[int, int]:
         """The first offset that is there, by partition."""
-        places = {p: TopicPartition(self._plan.topic, p) for p in self._ends}
-        return {p: self._consumer.get_watermark_offsets(at, timeout=ANSWER_S)[0] for p, at in places.items()}
+        places = [TopicPartition(self._plan.topic, partition) for partition in self._ends]
+        bounds = self._consumer.log_bounds(places, ANSWER_S)
+        return {partition: low for (_, partition), (low, _) in bounds.items()}
 
     def _has_failed_too_often(self) -> bool:
         if self._is_planning:
