@@ -141,9 +141,7 @@ class Agenda:
         return self._dues[0][0] if self._dues else NEVER_MS
 
     def due_within(self, now_ms: int, most_ms: int) -> int:
-        """How long after a turn at this time nothing falls due in the wheels, at most so long; 0 where nobody knows."""
-        if now_ms < self._now_ms:  # the clock was set back: wheels have other times than they had
-            return 0
+        """How long after a turn at this time nothing falls due in the wheels, at most so long."""
         return max(min(self.next_due_ms - now_ms, most_ms), 0)
 
     def expected_ms(self, lane: "SourcePartition") -> int:

@@ -228,16 +228,13 @@ def test_an_invalid_topic_name_is_reported_or_raised_once_it_is_known(
     kafka: Kafka, name: str, reports: list[Report]
 ) -> None:
     client = producer(kafka.bootstrap)
-    try:
+    with suppress(KafkaException):  # when the broker's answer comes during the call
         client.produce(name, b"v", on_delivery=collect(reports))
-    except KafkaException as refused:  # the broker's answer came during the call
-        assert refused.args[0].code() == KafkaError._UNKNOWN_TOPIC
-    else:
-        assert client.flush(TIMEOUT_S) == 0
-        assert code_of(reports[0]) == KafkaError.TOPIC_EXCEPTION
-    with pytest.raises(KafkaException) as refused_again:
+    assert client.flush(TIMEOUT_S) == 0
+    assert {code_of(report) for report in reports} <= {KafkaError.TOPIC_EXCEPTION}
+    with pytest.raises(KafkaException) as refused:
         client.produce(name, b"v")
-    assert refused_again.value.args[0].code() == KafkaError._UNKNOWN_TOPIC
+    assert refused.value.args[0].code() == KafkaError._UNKNOWN_TOPIC
 
 
 def test_a_record_over_the_clients_limit_is_raised(kafka_place: tuple[str, str]) -> None:

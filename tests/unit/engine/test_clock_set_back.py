@@ -156,6 +156,29 @@ def test_what_has_fired_and_waits_while_the_clock_is_set_back_is_not_early(
     come_in_time(bench, handed_over)
 
 
+@GUARANTEES
+def test_what_is_not_due_any_more_takes_nobodys_turn_at_the_gate(trouble: Trouble) -> None:
+    bench = wait_at_the_gate(trouble)
+    set_back(bench)
+    gate = bench.replica.emitter.gate
+    count = gate.count
+    bench.run(5_000)
+    assert gate.count == count > 0
+
+
+def test_what_is_not_due_any_more_keeps_its_place_in_the_order() -> None:
+    """One that is taken too early comes back, and from then on the records of its key go one at a time."""
+    bench = OrderBench()
+    bench.replica.settlement.room = 0  # type: ignore[misc]  # of AtLeastOnce
+    bench.fail(b"v")
+    in_order = bench.replica.emitter.in_order
+    bench.wait_until(lambda: in_order.count == 1)
+    [(lane, key)] = in_order.free_keys()
+    due_ms = lane.order.waiting[0].due_ms if lane.order is not None else 0
+    assert in_order.next_of(lane, key, due_ms) is not None
+    assert in_order.next_of(lane, key, due_ms - 1) is None
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_transaction_whose_own_block_shows_that_it_is_early_is_aborted_and_comes_when_it_is_due(alone: bool) -> None:
     bench = Bench(trouble=str)

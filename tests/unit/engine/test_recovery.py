@@ -155,6 +155,14 @@ def test_the_counts_are_those_of_the_last_word_said() -> None:
     assert recovered([first, later], state, hw=1).overflow_held == 7
 
 
+def test_a_change_that_only_the_commit_knows_is_counted_beside_a_block_that_was_under_way() -> None:
+    """The block doesn't count what was acknowledged after it was encoded; the commit that says so came before it."""
+    first = block(entries_part=entries((14, 95)), number=2, acknowledged=1, overflow_held=5)
+    state = commit(acknowledged=2, block_offset=100, overflow_held=6)
+    under_way = block(acknowledged=1, overflow_held=5)
+    assert recovered([first, under_way], state, hw=2).overflow_held == 6
+
+
 def test_an_overflow_that_lost_data_is_taken_as_whole_and_rebuilt() -> None:
     first = block(entries_part=entries((11, 90), (12, 80)), number=1)
     second = block(entries_part=entries((14, 95)), number=2, acknowledged=1, overflow_held=2)

@@ -167,15 +167,6 @@ def test_answers_of_other_threads_are_waited_for_in_short_rests() -> None:
     assert engine.rest_ms(bench.clock.now_ms, 0) == AWAIT_MS
 
 
-def test_after_the_clock_was_set_back_it_does_not_rely_on_what_it_knew() -> None:
-    bench = bench_of(False)
-    now_ms = bench.clock.now_ms
-    agenda = bench.replica.assignment.agenda
-    agenda.due(now_ms + 500)
-    assert agenda.due_within(now_ms, 70) == 0
-    assert agenda.due_within(now_ms + 500, 70) == 70
-
-
 def test_less_than_the_client_can_wait_for_is_no_busy_loop() -> None:
     """The client waits for whole milliseconds: asked to wait for less, it returns at once."""
     engine = bench_of(True).replica.engine
