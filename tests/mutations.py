@@ -395,6 +395,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is\n"
         "                lane.promotion.promised = None\n            elif not lane.leaving:",
         "            if not lane.leaving:",
+        "lost_something_meanwhile",
+        "unit/engine/storage/test_overflow_worker.py",
     ),
     "the rebuild pointer goes by W as it is now": Mutant(
         "engine/partition/partition.py",

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from sidecar.engine.snapshot import share_of
+from sidecar.model.record import due_of
 from tests.simulation.replica import Replica
 
 
@@ -18,6 +19,15 @@ def check_agenda(replica: Replica) -> None:
         assert agenda.next_due_ms <= agenda.expected_ms(lane)
         if lane.overflow_used and lane not in agenda:
             assert lane in replica.worker.used, f"{lane.id} has something in the overflow and is not promoted"
+
+
+def check_wheels(replica: Replica) -> None:
+    """Nothing in a wheel waits longer than until it is due, whatever was done to the clock since it came there."""
+    now_ms = replica.told_ms
+    for lane in replica.lanes if replica.settlement.time.is_known else ():
+        wheel = lane.wheel
+        soonest_ms = min(map(due_of, wheel.records()), default=-1)
+        assert wheel.next_due_ms() <= max(soonest_ms, now_ms) + wheel.tick_ms, f"{lane.id}: {soonest_ms} waits on"
 
 
 def check_published(replica: Replica) -> None:

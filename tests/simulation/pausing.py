@@ -47,7 +47,7 @@ class Pausing:
         rng, now_ms = self._rng, self._world.clock.now_ms
         if self._switching.random() < SWITCH_CHANCE:
             self._switch_breaker()
-        if self._world.has_rare or rng.random() >= CHANCE:  # what is rare happens to what is emitted
+        if self._world.rare_events or rng.random() >= CHANCE:  # what is rare happens to what is emitted
             return
         if self._pauses and rng.random() < 0.4:
             resumed = rng.choice([*self._pauses])

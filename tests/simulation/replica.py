@@ -130,6 +130,7 @@ class Replica:
         self.root = root  # of its transactional ids
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
         self.executors = [StepExecutor() for _ in range(5)]
+        self.told_ms = 0  # of the last turn
         self.commits_stand = False  # the thread that commits hangs in a call
         self.tally = tally = EngineCounters()
         self.fate = Fate()
@@ -204,7 +205,7 @@ class Replica:
 
     def turn(self) -> None:
         clock = self._shared.broker.clock
-        told_ms = self.time.now_ms()
+        told_ms = self.told_ms = self.time.now_ms()
         clock.turn_ms = min(told_ms, int(self.time.broker_ms_max()))
         self.engine.turn(told_ms)
         self._check_rest(told_ms)

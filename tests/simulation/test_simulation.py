@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.model.record import Outcome
 from tests.simulation.fake_overflow import FakeOverflow, NewOverflow
-from tests.simulation.interventions import EVENTS, RARE
+from tests.simulation.interventions import EVENTS
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
@@ -15,7 +15,7 @@ FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
 TRANSACTION_KINDS = 7
-KINDS = 39  # of things that `World.seen` counts, and repeats: what 24 seeds meet; more seeds meet the rare ones too
+KINDS = 42  # of things that `World.seen` counts, and repeats: what 24 seeds meet; more seeds meet the rare ones too
 
 
 def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> World:
@@ -34,8 +34,8 @@ def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverf
             rng.choice(faults)()
         if rng.random() < 0.008:
             rng.choice(EVENTS)(world)
-        if world.has_rare and world.rare.random() < 0.01:
-            world.rare.choice(RARE)(world)
+        if world.rare_events and world.rare.random() < 0.01:
+            world.rare.choice(world.rare_events)(world)
         world.meddle()
         world.pausing.step()
         if rng.random() < 0.05:

@@ -13,7 +13,8 @@ from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow, NewOverflow
 from tests.simulation.fake_time import Machine, VirtualClock
 from tests.simulation.fake_transactions import Coordinator
-from tests.simulation.full_walk import check_agenda, check_published
+from tests.simulation.full_walk import check_agenda, check_published, check_wheels
+from tests.simulation.interventions import RARE, RARE_EACH
 from tests.simulation.oracle import Oracle
 from tests.simulation.pausing import Pausing
 from tests.simulation.replica import INTAKE_BATCH, LEDGER, Replica, Shape, Surroundings
@@ -31,8 +32,6 @@ QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"byte
 MEDDLED = 0.01  # of the steps
 TIDY_STEPS = 10
 SET_BACK_MIN_MS = 1_000
-RARE_EACH = 7  # no divisor of what else goes by the seed
-RARE_SEEDS = (4, 5)  # the rest of these
 WRONG_MS: Final = (3_600_000, 60_000, 5_000, 300, 40, 0, -40, -300, -5_000, -60_000)  # clocks
 
 
@@ -55,7 +54,7 @@ class World:
         self.rng = rng = Random(seed)
         self._neighbour = Random(f"neighbour {seed}")  # chance of its own: without it the runs are as they were
         self.rare = Random(f"rare {seed}")
-        self.has_rare = seed % RARE_EACH in RARE_SEEDS  # all other runs are as they were
+        self.rare_events = RARE.get(seed % RARE_EACH, ())  # all other runs are as they were
         self.clock = VirtualClock()
         self.weather = Weather()
         self.order = rng.choice(ORDERS)
@@ -335,6 +334,7 @@ class World:
                 self._check(replica)
                 if self._steps % NOTED_EACH == 0:
                     check_published(replica)
+                    check_wheels(replica)
                     self._note(replica)
 
     def _check(self, replica: Replica) -> None:

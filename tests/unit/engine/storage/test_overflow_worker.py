@@ -234,6 +234,19 @@ def test_a_lane_that_left_takes_nothing_more_in(bench: Bench) -> None:
     assert bench.in_wheel == []
 
 
+def test_a_lane_that_lost_something_meanwhile_takes_nothing_more_in(bench: Bench) -> None:
+    """A rebuild is planned by the cursor as it is, and what was read may lack what is lost."""
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 2_000)))
+    bench.step()
+    bench.worker.step(bench.lanes, NOW_MS, 100)
+    before = lane.promotion.cursor
+    bench.executor.run()
+    lane.note_loss(0, "found by another call")
+    bench.worker.apply(bench.lanes, NOW_MS)
+    assert (lane.promotion.cursor, lane.promotion.promised, bench.in_wheel) == (before, None, [])
+
+
 def test_a_failed_promotion_promises_nothing(bench: Bench) -> None:
     [lane] = bench.lanes
     lane.changes.append(change(1, held(1, 2_000)))
