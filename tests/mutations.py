@@ -96,7 +96,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "one that waits for its target is passed": Mutant(
         "engine/intake/key_order.py", "if key in order.unplaced or", "if", ORDER
     ),
-    "one that a quota refused is passed": Mutant("engine/intake/key_order.py", " or key in order.refused:", ":", ORDER),
+    "one that a quota refused is passed": Mutant(
+        "engine/intake/key_order.py",
+        " or key in order.refused:",
+        ":",
+        "after_a_refused_one",
+        "unit/engine/partition/test_key_order.py",
+    ),
     "one that isn't read again yet is passed": Mutant(
         "engine/emission/queues.py",
         " or order.must_wait(key, held.offset, lane.offsets.next, lane.promotion.cursor):",
@@ -429,7 +435,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     # --- letting go -----------------------------------------------------------------------------------------------
-    "what a revoked lane was about to put stays": Mutant("engine/assignment.py", "            lane.puts = []\n", ""),
+    "what a revoked lane was about to put stays": Mutant(
+        "engine/assignment.py", "            lane.puts = []\n", "", "revoked_partition", "unit/engine/test_engine.py"
+    ),
     "a transaction is committed by nobody": Mutant(
         "engine/commit/exactly_once.py",
         "        if not transaction.member.is_named:\n",

@@ -9,6 +9,7 @@ import pytest
 from policies.headers import ID
 from sidecar.engine.engine import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.engine.intake import decide
+from sidecar.ledger.block import decode
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.model.record import Headers, Held, Outcome
 from sidecar.overflow.interface import Change, OverflowUnavailable
@@ -203,6 +204,16 @@ def test_a_revoked_partition_is_committed_before_it_goes(bench: Bench) -> None:
     state = decode_metadata(offset, metadata)
     assert state is not None
     assert (offset, state.block_offset) == (1, bench.ledger[-1].offset())
+
+
+def test_a_revoked_partition_puts_nothing_more_into_redis(bench: Bench) -> None:
+    """Its next owner reads that again and puts it: a handover would wait for work that is done twice."""
+    bench.send(b"far", 30_000)
+    bench.wait_until(lambda: bench.lane.puts)
+    former, bench.replica = bench.replica, bench.new_replica()
+    former.turn()
+    assert bench.group.owner[LANE] is None
+    assert not any(decode(record.value() or b"").entries.offsets for record in bench.ledger)
 
 
 def test_what_was_not_settled_before_a_crash_is_emitted_again(bench: Bench) -> None:
