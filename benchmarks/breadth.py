@@ -11,21 +11,25 @@ import argparse
 import time
 from typing import Final, NamedTuple
 
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
-from benchmarks.harness import SOURCE, Bench, Report, Sidecar, sleep_until
+from benchmarks.harness import SOURCE, Bench, Report, Sidecar, sleep_until, wait_until
 from benchmarks.traffic import Lateness, Reader, lateness
 
 DELAY_MIN_MS: Final = 200
 DELAY_MAX_MS: Final = 3_000
 AFTER_S: Final = 120.0
+TOPIC_S: Final = 300.0  # a broker of one machine takes long to make the logs of thousands of partitions
 CALM_S: Final = 15.0  # from ready on: imports, first looks at topics
 FIRST_MS: Final = 1_000
+ASK_S: Final = 60.0
 
 
 class Run(NamedTuple):
-    """Cost of one run. `late` is None where nothing was sent."""
+    """Cost of one run. `ready_s`: from the process's start on. `late` is None where nothing was sent."""
 
+    ready_s: float
     cpu_percent: float  # of one core
     memory_bytes: int
     late: Lateness | None
@@ -53,7 +57,7 @@ def main() -> None:
         "broker, load and sidecar share the machine",
         "the first second is left out of the percentiles",
     )
-    columns = ("partitions", "records/s", "CPU %", "more", "kB a partition", "p50, p99, max ms", "early")
+    columns = ("partitions", "records/s", "ready s", "CPU %", "more", "kB a partition", "p50, p99, max ms", "early")
     Report(columns, rows, caveats).show()
 
 
@@ -65,6 +69,7 @@ def row(partitions: int, rate: int, run: Run, base: Run, fewest: int) -> tuple[s
     return (
         f"{partitions:,}",
         f"{rate:,}" if rate else "idle",
+        f"{run.ready_s:.1f}",
         f"{run.cpu_percent:.1f}",
         f"{more:+.1f}, {run.cpu_percent / max(base.cpu_percent, 0.01):.2f} times",
         memory,
@@ -80,22 +85,36 @@ def measure(bench: Bench, partitions: int, rate: int, seconds: int, guarantee: s
     bench.topics(target)
     for future in bench.admin.create_topics([NewTopic(source, partitions, 1)]).values():
         future.result()
+    wait_until(lambda: has_logs(bench, source, partitions), TOPIC_S, f"{partitions} partitions have their logs")
     sidecar = bench.sidecar(f"breadth-{name}", guarantee=guarantee)
     with sidecar, Reader(bench.kafka.bootstrap, target) as reader:
         sidecar.wait_ready()
-        sleep_until(sidecar.started_s + CALM_S)
-        run = under_load(bench, sidecar, reader, (source, target, rate, seconds)) if rate else idle(sidecar, seconds)
+        ready_s = time.time() - sidecar.started_s
+        sleep_until(sidecar.started_s + ready_s + CALM_S)
+        load = (source, target, rate, seconds)
+        run = under_load(bench, sidecar, reader, load, ready_s) if rate else idle(sidecar, seconds, ready_s)
         sidecar.stop()
     bench.delete(source)
     return run
 
 
-def idle(sidecar: Sidecar, seconds: int) -> Run:
+def has_logs(bench: Bench, topic: str, partitions: int) -> bool:
+    """Whether the brokers have made the logs of a topic, which they do some time after they name its leaders."""
+    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
+    try:
+        for future in bench.admin.list_offsets(latest, request_timeout=ASK_S).values():
+            future.result()
+    except KafkaException:
+        return False
+    return True
+
+
+def idle(sidecar: Sidecar, seconds: int, ready_s: float) -> Run:
     """Nothing is sent."""
-    return Run(cpu_percent(sidecar, seconds), sidecar.memory_bytes(), None)
+    return Run(ready_s, cpu_percent(sidecar, seconds), sidecar.memory_bytes(), None)
 
 
-def under_load(bench: Bench, sidecar: Sidecar, reader: Reader, load: tuple[str, str, int, int]) -> Run:
+def under_load(bench: Bench, sidecar: Sidecar, reader: Reader, load: tuple[str, str, int, int], ready_s: float) -> Run:
     """CPU while it is sent, lateness of all of it."""
     source, target, rate, seconds = load
     settings = (source, target, str(rate), str(seconds), str(DELAY_MIN_MS), str(DELAY_MAX_MS))
@@ -103,7 +122,7 @@ def under_load(bench: Bench, sidecar: Sidecar, reader: Reader, load: tuple[str, 
         percent = cpu_percent(sidecar, seconds)
         reader.wait_for(rate * seconds, sidecar, AFTER_S)
         arrivals = reader.read(rate * seconds)
-    return Run(percent, sidecar.memory_bytes(), lateness(arrivals, FIRST_MS))
+    return Run(ready_s, percent, sidecar.memory_bytes(), lateness(arrivals, FIRST_MS))
 
 
 def cpu_percent(sidecar: Sidecar, seconds: int) -> float:

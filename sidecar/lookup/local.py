@@ -30,6 +30,7 @@ from sidecar.overflow.keys import FINE
 from sidecar.overflow.signing import UNSIGNED, Signing
 
 BUCKETS_MAX: Final = 20_000  # copied in one turn of the engine, about; 0.1 ms
+BUCKETS_OF_A_VIEW: Final = 40  # what a view of an empty lane costs, in buckets
 PASSED_OVER_SHARE: Final = 4  # how much less it costs to pass a record over than to put it in order with others
 LOOKED_AT_MAX: Final = 8_000  # records for one page: then it ends, with fewer rows or none
 ANSWER_S: Final = 5.0
@@ -56,6 +57,11 @@ class LaneView(NamedTuple):
     next: int  # what is held was read below this offset; from it on something isn't read, or waits to be held
     acknowledged: int  # the last change block that the overflow has: with fewer it lost something, noticed or not
 
+    @property
+    def is_in_redis(self) -> bool:
+        """Whether the overflow has, or ever had, anything of the lane: else nobody needs to ask there."""
+        return self.acknowledged > 0
+
     def loose(self) -> Iterator[Held]:
         """Records that are due, in no order."""
         for records, start in self.due:
@@ -81,8 +87,10 @@ class Viewer:
         """Whether this process has the partition."""
         return lane_id in self._assignment.lanes
 
-    def look(self, after: TopicPartition | None) -> tuple[list[LaneView], bool]:
-        """Views of the lanes behind this one, as many as a turn has time for, and whether those are all."""
+    def look(self, after: TopicPartition | None, holding: bool = False) -> tuple[list[LaneView], bool]:
+        """Views of the lanes behind this one, as many as a turn has time for, and whether those are all. `holding`:
+        only of those that hold something.
+        """
         lanes = self._assignment.lanes
         views: list[LaneView] = []
         buckets = 0
@@ -90,7 +98,9 @@ class Viewer:
             if buckets >= BUCKETS_MAX:
                 return views, False
             lane = lanes[lane_id]
-            buckets += len(lane.wheel.buckets) + 1
+            if holding and not lane.held_now():
+                continue
+            buckets += len(lane.wheel.buckets) + BUCKETS_OF_A_VIEW
             views.append(self._view(lane))
         return views, True
 
@@ -155,19 +165,21 @@ class LocalLookUp:
         self._breather = GilYield()
         self._overflow = partial(HeldOverflow, redis, group, self._breather.rest, signing)
 
-    def views(self) -> list[LaneView]:
-        """Of all lanes that are whole. The engine is asked for few at a time."""
+    def views(self, holding: bool = False) -> list[LaneView]:
+        """Of all lanes that are whole, or of those that hold something. The engine is asked for few at a time."""
         views: list[LaneView] = []
         complete = False
         while not complete:
-            look = partial(self._viewer.look, views[-1].lane if views else None)
+            look = partial(self._viewer.look, views[-1].lane if views else None, holding)
             fresh, complete = self._submit(lambda _, look=look: look()).result(ANSWER_S)  # type: ignore[misc]
             views += fresh
         return [view for view in views if view.whole]
 
     def page(self, query: Query, after: Key, limit: int) -> Answer:
         """The first `limit` records behind `after` that are meant."""
-        views = [view for view in self.views() if query.wants_lane(view.lane)]
+        return self._page([view for view in self.views() if query.wants_lane(view.lane)], query, after, limit)
+
+    def _page(self, views: Sequence[LaneView], query: Query, after: Key, limit: int) -> Answer:
         overflow = self._overflow()
         rows: list[dict[str, Any]] = []
         last = after
@@ -188,7 +200,7 @@ class LocalLookUp:
         """Epoch ms at which the next of all records is due; -1 when nothing is held."""
         after: Key | None = START
         while after is not None:
-            answer = self.page(ALL, after, 1)
+            answer = self._page(self.views(holding=True), ALL, after, 1)
             if answer.rows:
                 return key_of_row(answer.rows[0]).due_ms
             after = answer.reach
@@ -202,7 +214,7 @@ class LocalLookUp:
         for view in views:
             found = {held.offset: (held, WHEEL) for held in view.leaving if held_id(held) == id}
             found |= {held.offset: (held, tier) for held, tier in self._all_in_memory(view) if held_id(held) == id}
-            held = overflow.find(view.lane, id, view.acknowledged)
+            held = overflow.find(view.lane, id, view.acknowledged) if view.is_in_redis else None
             if held is not None and held.position > view.cursor and held.offset not in view.skip:
                 found.setdefault(held.offset, (held, OVERFLOW))
             rows += [row_of(view.lane, held, tier) for held, tier in found.values() if query.matches(held)]
@@ -221,7 +233,8 @@ class LocalLookUp:
         overflow = self._overflow()
         near, far = Counter[int](), Counter[int]()
         for view in views:
-            far.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))
+            if view.is_in_redis:
+                far.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))
             for held, _ in self._all_in_memory(view):
                 near[held.due_ms // FINE.slot_ms if held.due_ms < until_ms else -1] += 1
         return near, far
@@ -257,6 +270,8 @@ class LocalLookUp:
         return merge(ordered(list(view.loose()), WHEEL), ordered(view.on_the_way, OVERFLOW), buckets(), key=_key)
 
     def _in_redis(self, view: LaneView, start: Position, query: Query, overflow: HeldOverflow) -> Iterator[Item]:
+        if not view.is_in_redis:
+            return
         for position, held in overflow.stream(view.lane, start, query, view.acknowledged):
             if held is None or held.offset not in view.skip:
                 yield key_of(view.lane, position), held, OVERFLOW

@@ -23,7 +23,7 @@ from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 from tests.contract.overflow_records import NOW_MS, held
-from tests.contract.redis_servers import RedisServer, redis_server_fixture
+from tests.contract.redis_servers import RedisServer, commands_called, redis_server_fixture
 from tests.services.waiting import wait_until
 from tests.unit.fake_backlog import FakeBacklog
 from tests.unit.report_world import report
@@ -53,7 +53,7 @@ class Views:
         view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 7, 0)
         self.views[lane] = view._replace(**other)
 
-    def look(self, after: TopicPartition | None) -> tuple[list[LaneView], bool]:
+    def look(self, after: TopicPartition | None, holding: bool = False) -> tuple[list[LaneView], bool]:
         """One lane a turn."""
         behind = sorted(lane for lane in self.views if after is None or lane > after)
         return [self.views[lane] for lane in behind[:1]], len(behind) <= 1
@@ -109,9 +109,10 @@ def hold(views: Views, overflow: RedisOverflow, records: dict[TopicPartition, li
     """Near ones in the wheel, far ones in the overflow, by blocks that overlap; and copies of near ones, too."""
     for lane, of_lane in records.items():
         near = [record for record in of_lane if record.position <= CURSOR]
-        views.add(lane, near[10:], due=[(near[:10], 3), (near[:3], 0)])
         blocks = [of_lane[start::4] for start in range(4)]
         changes = [Change(lane, number, block) for number, block in enumerate(blocks, 1) if block]
+        acknowledged = changes[-1].number if changes else 0
+        views.add(lane, near[10:], due=[(near[:10], 3), (near[:3], 0)], acknowledged=acknowledged)
         overflow.apply(changes[:2], NOW_MS)
         overflow.apply(changes[2:], NOW_MS + HOUR_MS)
 
@@ -195,7 +196,8 @@ def test_records_on_their_way_and_copies_that_do_not_count(
     settled = named(12, 0)  # the wheel had it, and has it no more: its copy in Redis stays for a while
     overflow.apply([Change(lane, 1, [*far[:4], settled])], NOW_MS)
     overtook, cancelled = named(9, 1_000), named(10, 2_000)
-    views.add(lane, [overtook, cancelled], on_the_way=far[3:], skip={0: far[0].position}, cancelled=frozenset({10}))
+    more = {"on_the_way": far[3:], "skip": {0: far[0].position}, "cancelled": frozenset({10}), "acknowledged": 1}
+    views.add(lane, [overtook, cancelled], **more)
     rows = local.page(Query(), START, 500).rows
     assert [(row["position"]["offset"], row["tier"]) for row in rows] == [
         (9, "wheel"), (1, "overflow"), (2, "overflow"), (3, "overflow"), (4, "overflow"), (5, "overflow"),
@@ -206,7 +208,7 @@ def test_records_on_their_way_and_copies_that_do_not_count(
     assert [row["position"]["offset"] for row in local.find("id-11", Query()).rows] == [11]
     assert [row["position"]["offset"] for row in local.find("id-5", Query()).rows] == [5]
     monkeypatch.setattr(held_lookup, "LOOKED_AT_MAX", 2)
-    views.add(lane, skip={record.offset: record.position for record in far[:3]})
+    views.add(lane, skip={record.offset: record.position for record in far[:3]}, acknowledged=1)
     assert local.next_due_ms() == far[3].due_ms
 
 
@@ -214,7 +216,7 @@ def test_what_is_struck_out_is_nowhere(overflow: RedisOverflow, views: Views, lo
     lane, minute = LANES[0], NOW_MS // MINUTE_MS + 10
     far = [named(offset, 10 * MINUTE_MS) for offset in range(6)]
     moved = named(9, 20 * MINUTE_MS)._replace(source=2, trailer=[(ID, b"id-2")])
-    views.add(lane)
+    views.add(lane, acknowledged=1)
     overflow.apply([Change(lane, 1, far)], NOW_MS)
     assert local.forecast(Query(), NOW_MS + HOUR_MS).minutes == {minute: 6}
     struck = [Tombstone(record.position, held_id(record)) for record in far[1:3]]
@@ -224,6 +226,22 @@ def test_what_is_struck_out_is_nowhere(overflow: RedisOverflow, views: Views, lo
     [row] = local.find("id-2", Query()).rows
     assert (row["position"]["offset"], row["accepted"]["offset"]) == (9, 2)
     assert local.forecast(Query(), NOW_MS + HOUR_MS).minutes == {minute: 4, minute + 10: 1}
+
+
+def test_of_what_redis_never_had_nothing_is_asked_there(
+    redis_server: RedisServer, views: Views, local: LocalLookUp
+) -> None:
+    """A process may have thousands of partitions, of which few hold anything."""
+    for lane in LANES:
+        views.add(lane)
+    views.add(LANES[0], [named(5, 1_000)])
+    redis_server.on_each_node(lambda node: node.config_resetstat())
+    [row] = local.page(Query(), START, 10).rows
+    [found] = local.find("id-5", Query()).rows
+    assert (row["position"]["offset"], found["position"]["offset"]) == (5, 5)
+    assert sum(local.forecast(Query(), NOW_MS + HOUR_MS).minutes.values()) == 1
+    assert local.next_due_ms() == NOW_MS + 1_000
+    assert not {name for name in commands_called(redis_server) if name.startswith(("z", "h", "eval", "get", "exists"))}
 
 
 def test_every_record_is_found_by_its_id(overflow: RedisOverflow, views: Views, local: LocalLookUp) -> None:

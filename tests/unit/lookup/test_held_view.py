@@ -82,6 +82,15 @@ def test_what_waits_to_be_held_does_not_count_as_read() -> None:
     assert viewer(lane).look(None)[0][0].next == 4
 
 
+def test_who_looks_for_what_is_held_sees_no_lane_that_holds_nothing() -> None:
+    idle, open_, far = lane_of(0), lane_of(1), lane_of(2)
+    open_.accept(0)
+    far.overflow_held = 1
+    looking = viewer(idle, open_, far)
+    assert [view.lane.partition for view in looking.look(None)[0]] == [0, 1, 2]
+    assert [view.lane.partition for view in looking.look(None, holding=True)[0]] == [1, 2]
+
+
 def test_a_turn_takes_a_few_lanes_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_view, "BUCKETS_MAX", 4)
     looking = viewer(*(lane_of(partition, *range(3)) for partition in (3, 0, 1, 2)))
