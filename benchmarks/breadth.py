@@ -9,13 +9,15 @@ CPU is of the whole process.
 
 import argparse
 import time
+from contextlib import closing
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import NewTopic, OffsetSpec
+from confluent_kafka.admin import NewTopic
 
 from benchmarks.harness import SOURCE, Bench, Report, Sidecar, sleep_until, wait_until
 from benchmarks.traffic import Lateness, Reader, lateness
+from policies.kafka_clients import Consumer
 
 DELAY_MIN_MS: Final = 200
 DELAY_MAX_MS: Final = 3_000
@@ -100,12 +102,11 @@ def measure(bench: Bench, partitions: int, rate: int, seconds: int, guarantee: s
 
 def has_logs(bench: Bench, topic: str, partitions: int) -> bool:
     """Whether the brokers have made the logs of a topic, which they do some time after they name its leaders."""
-    latest = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in range(partitions)}
-    try:
-        for future in bench.admin.list_offsets(latest, request_timeout=ASK_S).values():
-            future.result()
-    except KafkaException:
-        return False
+    with closing(Consumer({"bootstrap.servers": bench.kafka.bootstrap, "group.id": "has-logs"})) as consumer:
+        try:
+            consumer.log_bounds([TopicPartition(topic, partition) for partition in range(partitions)], ASK_S)
+        except KafkaException:
+            return False
     return True
 
 

@@ -81,6 +81,9 @@ class Overflow(Protocol):
         records are there: they were being cleared away.
         """
 
+    def last_applied_of(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
+        """`last_applied` of each, in order; in place of a number what would have been raised of that lane."""
+
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """Write change blocks, in order per lane; those already written are passed over.
 
@@ -131,6 +134,14 @@ class RebuildStore(Protocol):
 
     def places(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """As `read`, but of the records only due times and offsets are there: half the cost."""
+
+
+def number_or_loss(overflow: Overflow, lane: TopicPartition) -> int | OverflowLoss:
+    """`Overflow.last_applied`, or what it raises of this lane."""
+    try:
+        return overflow.last_applied(lane)
+    except OverflowLoss as error:
+        return error
 
 
 def raise_if_lost(lane: TopicPartition, hw: int, keys: Sequence[str], acknowledged: int, number: int = 0) -> None:

@@ -17,7 +17,15 @@ from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.chunk_writer import batched, by_position, chunks_of
 from sidecar.overflow.connection import Call, Client, Link, connect
 from sidecar.overflow.id_index import Sweep, find
-from sidecar.overflow.interface import Change, Overflow, OverflowLoss, OverflowUnavailable, Promotion, raise_if_lost
+from sidecar.overflow.interface import (
+    Change,
+    Overflow,
+    OverflowLoss,
+    OverflowUnavailable,
+    Promotion,
+    number_or_loss,
+    raise_if_lost,
+)
 from sidecar.overflow.keys import DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys, offset_member, place_member
 from sidecar.overflow.read_ahead import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.overflow.scripts import APPLY, NUMBER
@@ -29,6 +37,7 @@ READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_ON_MS: Final = 600_000  # beyond the slot, while there is little
 REREADS_MAX: Final = 5
+NUMBERS_PER_CALL: Final = 256  # lanes: a server answers so many within a millisecond or two
 
 Answer = TypeVar("Answer")
 Observe = Callable[[str, float], None]
@@ -64,6 +73,28 @@ class RedisOverflow:
         hw, number = self._link.run(NUMBER, keys, [])
         raise_if_lost(lane, hw, keys, 0, number)
         return int(hw)
+
+    def last_applied_of(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
+        """See `Overflow.last_applied_of`. One by one, of thousands of lanes, this would be most of a process' work."""
+        found: list[int | OverflowLoss] = []
+        for start in range(0, len(lanes), NUMBERS_PER_CALL):
+            found += self._numbers(lanes[start : start + NUMBERS_PER_CALL])
+        return found
+
+    def _numbers(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
+        keys = [LaneKeys(self.group, lane).fixed for lane in lanes]
+        found: list[int | OverflowLoss] = []
+        try:
+            replies = self._link.run_all([(NUMBER, of_lane, []) for of_lane in keys])
+        except OverflowLoss:  # a key of another type; one by one it shows whose
+            return [number_or_loss(self, lane) for lane in lanes]
+        for lane, of_lane, (hw, number) in zip(lanes, keys, replies, strict=True):
+            try:
+                raise_if_lost(lane, hw, of_lane, 0, number)
+                found.append(int(hw))
+            except OverflowLoss as error:
+                found.append(error)
+        return found
 
     # --- apply --------------------------------------------------------------------------------------------
 
@@ -276,6 +307,10 @@ class TimedOverflow:
     def last_applied(self, lane: TopicPartition) -> int:
         """As `Overflow.last_applied`."""
         return self._timed("watermark", lambda: self._overflow.last_applied(lane))
+
+    def last_applied_of(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
+        """As `Overflow.last_applied_of`."""
+        return self._timed("watermark", lambda: self._overflow.last_applied_of(lanes))
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """As `Overflow.apply`."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
-from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo, number_or_loss
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
 NewOverflow = Callable[[Failing], "FakeOverflow"]
@@ -49,6 +49,10 @@ class FakeOverflow:
         self.failing("watermark", False)
         self._check(lane)
         return self._number(lane)
+
+    def last_applied_of(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
+        """See `Overflow.last_applied_of`."""
+        return [number_or_loss(self, lane) for lane in lanes]
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """See `Overflow.apply`."""

@@ -15,7 +15,15 @@ from policies.headers import OFFSET_MAX
 from sidecar.model.record import Held, Position, TopicPartition, held_id, place_of
 from sidecar.overflow import keys as overflow_layout
 from sidecar.overflow.connection import Client
-from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion, Redo
+from sidecar.overflow.interface import (
+    Change,
+    OverflowFull,
+    OverflowLoss,
+    OverflowUnavailable,
+    Promotion,
+    Redo,
+    number_or_loss,
+)
 from sidecar.overflow.keys import DUE_MAX_MS, Header, LaneKeys, read_header
 from sidecar.overflow.rebuild_store import RedisRebuildStore
 from sidecar.overflow.redis_overflow import RedisOverflow
@@ -331,6 +339,10 @@ class Connected:
             number = self._overflow.last_applied(lane)
             self._compare(self._store.has_number, lane, number)
         return number
+
+    def last_applied_of(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
+        """See `Overflow.last_applied_of`: one by one, as each answer is judged."""
+        return [number_or_loss(self, lane) for lane in lanes]
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """See `Overflow.apply`."""

@@ -45,13 +45,7 @@ class LossCheck:
 
     def ask(self, asked: Asked) -> list[int | OverflowLoss]:
         """Number of the last change block that Redis has of each, or what is missing."""
-        return [self._number(lane) for lane, _ in asked]
-
-    def _number(self, lane: SourcePartition) -> int | OverflowLoss:
-        try:
-            return self._overflow.last_applied(lane.id)
-        except OverflowLoss as error:  # of this partition: the others are asked all the same
-            return error
+        return self._overflow.last_applied_of([lane.id for lane, _ in asked])
 
     def note(self, asked: Asked, answers: Sequence[int | OverflowLoss]) -> None:
         """Note the loss of each partition of which Redis has less than it acknowledged."""

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from policies.headers import ID, OFFSET_MAX
-from sidecar.model.record import Held, Position, Tombstone
-from sidecar.overflow import tidying
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition
+from sidecar.overflow import redis_overflow, tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import (
     COARSE,
@@ -212,6 +212,32 @@ def as_an_older_version(overflow: RedisOverflow, number: int) -> None:
     for key in keys.shards():
         overflow.client.hdel(key, END_FIELD)
     overflow.client.set(keys.hw, number)
+
+
+def as_a_list(client: Any, key: str) -> None:
+    client.unlink(key)
+    client.lpush(key, "x")
+
+
+@pytest.mark.parametrize("way", [*LOSE.values(), as_a_list])
+def test_of_many_partitions_that_are_asked_at_once_each_has_its_own_answer(
+    redis_server: RedisServer,
+    held_there: RedisOverflow,
+    way: Callable[[Any, str], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redis_overflow, "NUMBERS_PER_CALL", 2)
+    *others, new = [TopicPartition("others", partition) for partition in range(4)]
+    for lane in others:
+        held_there.apply([Change(lane, 1, [held(99, HOUR_MS)])], NOW_MS)
+    lanes = [others[0], LANE, others[1], new, others[2]]
+    assert held_there.last_applied_of(lanes) == [1, 2, 1, 0, 1]
+    with open_overflow(redis_server.owner_url, held_there.group).client as owner:
+        way(owner, keys_of(held_there).fixed[1])
+    first, lost, *rest = held_there.last_applied_of(lanes)
+    assert isinstance(lost, OverflowLoss)
+    assert (lost.lane, lost.hw) == (LANE, 0)
+    assert [first, *rest] == [1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("by", ["a block", "a tidying"])
