@@ -7,6 +7,7 @@ reader's work, in the reader's time. The interpreter's lock is let go every few 
 late because somebody looks.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ BUCKETS_OF_A_VIEW: Final = 40  # what a view of an empty lane costs, in buckets
 PASSED_OVER_SHARE: Final = 4  # how much less it costs to pass a record over than to put it in order with others
 LOOKED_AT_MAX: Final = 8_000  # records for one page: then it ends, with fewer rows or none
 ANSWER_S: Final = 5.0
+KEPT_TIMES: Final = 100  # so a look that is asked for again and again takes a hundredth of a thread's time
 WORK_S: Final = 0.002
 REST_S: Final = 0.0003
 
@@ -143,6 +145,27 @@ class GilYield:
         if time.perf_counter() - self._rested_s > WORK_S:
             time.sleep(REST_S)
             self._rested_s = time.perf_counter()
+
+
+class Seldom:
+    """A look for the next of some times, -1 for none. It costs more the more there is, so what it finds is kept: for
+    many times as long as it took, or until that time has come.
+    """
+
+    def __init__(self, look: Callable[[], int], clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock_s = clock_s
+        self._answer = -1
+        self._again_s = -math.inf
+
+    def __call__(self, now_ms: int) -> int:
+        """The next time, perhaps as it was a while ago."""
+        began_s = self._clock_s()
+        if began_s >= self._again_s or 0 <= self._answer <= now_ms:
+            self._answer = self._look()
+            ended_s = self._clock_s()
+            self._again_s = ended_s + KEPT_TIMES * (ended_s - began_s)
+        return self._answer
 
 
 class LocalLookUp:

@@ -46,7 +46,7 @@ from sidecar.kafka.lost_clients import LOOK_S as LOST_LOOK_S
 from sidecar.kafka.lost_clients import LostClients
 from sidecar.kafka.topics import MissingTopicError
 from sidecar.ledger.topic import LedgerTopic
-from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.local import LocalLookUp, Seldom
 from sidecar.model.condition import SAMPLE_MS
 from sidecar.operations.dead_letters.reading import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
@@ -310,11 +310,12 @@ class Process:
         made: tuple[Firing, Reading, RedisWatch],
     ) -> None:
         firing, letters, redis_watch = made
-        publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
+        publisher, engine = self.machinery.publisher, self.engine
+        next_due_ms = Seldom(self._look_up_here(overflow).next_due_ms)
 
         def survey() -> None:
             engine.submit(lambda _: publisher.survey()).result(ANSWER_S)
-            publisher.far_due_ms = here.next_due_ms() if publisher.near_due_ms < 0 else -1
+            publisher.far_due_ms = next_due_ms(engine.stats.at_ms) if publisher.near_due_ms < 0 else -1
 
         jobs = {
             "sources": Interval(partial(self._look_at_sources, sources, recorder), 2),

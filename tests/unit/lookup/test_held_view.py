@@ -12,7 +12,7 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.progress import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.lookup import local as held_view
-from sidecar.lookup.local import Viewer
+from sidecar.lookup.local import KEPT_TIMES, Seldom, Viewer
 from sidecar.model.record import Position, TopicPartition
 from tests.unit.engine.partition.test_identity import named
 
@@ -99,3 +99,24 @@ def test_a_turn_takes_a_few_lanes_and_the_next_goes_on(monkeypatch: pytest.Monke
     views, complete = looking.look(TopicPartition("t", 1))
     assert ([view.lane.partition for view in views], complete) == ([2], False)
     assert looking.look(TopicPartition("t", 3)) == ([], True)
+
+
+def test_what_takes_long_to_look_up_is_looked_up_seldom() -> None:
+    times, answers = [0.0], [5, 7]
+
+    def look() -> int:
+        times[0] += 0.5
+        return answers.pop(0)
+
+    seldom = Seldom(look, lambda: times[0])
+    assert seldom(1) == 5
+    times[0] += KEPT_TIMES * 0.5 - 0.1
+    assert seldom(1) == 5
+    times[0] += 0.2
+    assert seldom(1) == 7
+
+
+def test_a_time_that_has_come_is_looked_up_again() -> None:
+    answers = [5, 7]
+    seldom = Seldom(lambda: answers.pop(0), iter([0.0, 1.0, 2.0, 3.0, 4.0]).__next__)
+    assert [seldom(4), seldom(4), seldom(5)] == [5, 5, 7]
