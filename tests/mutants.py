@@ -23,9 +23,10 @@ from typing import Final
 from tests.mutations import ENGINE
 from tests.mutations import MUTANTS as OF_THE_ENGINE
 from tests.operations.mutations import MUTANTS as OF_OPERATIONS
+from tests.overflow_mutations import MUTANTS as OF_THE_OVERFLOW
 from tests.source import ROOT
 
-MUTANTS: Final = {**OF_THE_ENGINE, **OF_OPERATIONS}
+MUTANTS: Final = {**OF_THE_ENGINE, **OF_THE_OVERFLOW, **OF_OPERATIONS}
 SEEDS: Final = 300  # a budget: most are found by the first three
 TIMEOUT_S: Final = 1_800.0
 BY_SEEDS: Final = "not met_everything"  # that something never happens any more is no proof of a mistake

@@ -65,10 +65,13 @@ class Redo(NamedTuple):
 
 
 class Promotion(NamedTuple):
-    """Copies of the records with after < position <= cursor, sorted by position."""
+    """Copies of the records with after < position <= cursor, sorted by position. Behind them nothing is there up to and
+    with `vacant`.
+    """
 
     records: list[Held]
     cursor: Position
+    vacant: Position
 
 
 class Overflow(Protocol):

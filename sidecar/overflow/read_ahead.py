@@ -55,7 +55,7 @@ class ReadAhead:
 
     def __init__(self, hw: int, start: Position, span: Span) -> None:
         self.hw = hw
-        self.start = start  # where the next request must begin
+        self.start = start  # where the next request begins, or behind it
         self.rows, self.limit, self.opened = span
         self._added: list[Held] = []  # written since, and sorted in only when they are asked for
 
@@ -66,6 +66,20 @@ class ReadAhead:
     def rest(self) -> Span:
         """Records that are left when all up to the limit was given out, and the chunks that they are of."""
         return Span(self.rows, self.limit, self.opened)
+
+    @property
+    def vacant(self) -> Position:
+        """Up to here nothing is behind the start."""
+        firsts = [*self.rows[:1], *self._added]
+        return min(self.limit, just_before(Position(*min(map(_place, firsts))))) if firsts else self.limit
+
+    def begin_at(self, after: Position) -> bool:
+        """Begin behind this position; False where these records don't tell what is there."""
+        if not self.start <= after <= self.limit:
+            return False
+        if after > self.start:
+            self.take(after, len(self))
+        return True
 
     def add(self, written: Sequence[Held]) -> None:
         """Records that were written after these had been read, as far as they lie among them."""

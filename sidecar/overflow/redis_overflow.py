@@ -177,17 +177,17 @@ class RedisOverflow:
     ) -> Promotion:
         """See `Overflow.promote`."""
         if until <= after:
-            return Promotion([], until)
+            return Promotion([], until, until)
         records_max = max(records_max, 1)
         ahead = self._read_aheads.pop(lane, None)
-        if ahead is not None and (ahead.start != after or not self._is_current(lane, ahead, acknowledged)):
+        if ahead is not None and not (ahead.begin_at(after) and self._is_current(lane, ahead, acknowledged)):
             ahead = None
         if ahead is None or ahead.start == ahead.limit:
             ahead = self._read_ahead(lane, after, until, records_max, acknowledged, ahead)
         records, cursor = ahead.take(until, records_max)
         self._read_aheads[lane] = ahead
         self._shed()
-        return Promotion(records, cursor)
+        return Promotion(records, cursor, ahead.vacant)
 
     def _is_current(self, lane: TopicPartition, ahead: ReadAhead, acknowledged: int) -> bool:
         hw = self.last_applied(lane)

@@ -11,7 +11,9 @@ from typing import Protocol
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo, number_or_loss
+from sidecar.overflow.read_ahead import just_before
 
+END = Position(OFFSET_MAX, OFFSET_MAX)
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
 NewOverflow = Callable[[Failing], "FakeOverflow"]
 
@@ -81,8 +83,9 @@ class FakeOverflow:
             raise OverflowLoss(lane, 0, "a header without its content")
         cursor = until if last - first <= records_max else found[-1].position
         found = [held for held in found if held.offset not in self.struck[lane]]
+        behind = next((held.position for held in records[first:] if held.position > cursor), None)
         self.failing("promote", True)
-        return Promotion(found, cursor)
+        return Promotion(found, cursor, just_before(behind) if behind is not None else END)
 
     def find(self, lane: TopicPartition, ids: Sequence[str], after: Position, acknowledged: int) -> dict[str, Held]:
         """See `Overflow.find`."""

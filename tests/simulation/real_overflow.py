@@ -219,6 +219,9 @@ class RealOverflow(FakeOverflow):
         want = list(map(row, held))
         more, less = [one for one in got if one not in want], [one for one in want if one not in got]
         self.claim(got == want, lane, f"from {after} to {cursor} it has not {less}, but {more} (or another order)")
+        vacant = promotion.vacant
+        missed = [one for one in self.records[lane] if cursor < one.position <= vacant and one.offset not in struck]
+        self.claim(not missed, lane, f"from {cursor} to {vacant} nothing is said to be, and {missed} are")
         self.seen["promoted"] += bool(got)
 
     def has_found(self, lane: TopicPartition, after: Position, found: Mapping[str, Held]) -> None:

@@ -451,6 +451,8 @@ class SourcePartition:
     def applied(self, change: ChangeBlock) -> None:
         """The overflow has acknowledged a change block: its records are in its care, their offsets are done."""
         self.acknowledged = change.number
+        due_ms, offset = change.earliest
+        self.promotion.vacant = min(self.promotion.vacant, Position(due_ms, offset - 1))
         base, done, skip = self.offsets.base, self.offsets.done, self.promotion.skip
         for offset in change.records:
             index = offset - base
@@ -494,6 +496,7 @@ class SourcePartition:
         if self.loss is None:
             log.error("Redis lost data of a partition", extra={"source_partition": str(self.id), "detail": detail})
             self.loss = self.loss_of(hw, detail)
+            self.promotion.vacant = NOWHERE
             self.agenda.stir(self)
 
     def loss_of(self, hw: int, detail: str) -> Loss:

@@ -15,6 +15,7 @@ from typing import Final
 from sidecar.model.record import Held, Position, Window
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below `low` may stay before they are cut off
+NOWHERE: Final = Position(-1, -1)
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class PromotionWindows:
 
     cursor: Position
     windows: deque[Window] = field(default_factory=deque)
+    vacant: Position = NOWHERE  # nothing in the overflow lies behind the cursor up to here, as promotions have seen
     promised: Position | None = None  # how far a promotion under way will move the cursor
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
     struck: set[int] = field(default_factory=set)  # of `skip`: left ahead of their promotion, not settled yet
@@ -133,7 +135,6 @@ class PromotionWindows:
             self.overtaken.add(held.offset)
 
 
-NOWHERE: Final = Position(-1, -1)
 REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
 
 

@@ -290,6 +290,12 @@ class OverflowWorker:
         enough = start.due_ms - self._now_ms > self.horizon_ms // 2
         if enough and until.due_ms - start.due_ms < self._step_ms:
             return 0
+        if lane.promotion.vacant > start:  # nothing is to be asked, nor passed over
+            start = lane.promotion.cursor = min(until, lane.promotion.vacant)
+            if lane.order is not None:
+                lane.agenda.stir(lane)
+            if start == until:
+                return 0
         records_max = min(room, PROMOTION_RECORDS_MAX)
         lane.promotion.promised = until
         needed = self._latest.needed(lane)
@@ -302,6 +308,7 @@ class OverflowWorker:
             elif not lane.leaving:
                 passed_over = lane.promotion.passed_over
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
+                lane.promotion.vacant = result.vacant
                 if lane.promotion.passed_over and not passed_over:  # once: whoever writes there may do so each second
                     log.warning(
                         PASSED_OVER, extra={"source_partition": str(lane.id), "count": lane.promotion.passed_over}

@@ -76,6 +76,20 @@ def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, 
     assert overflow.count(LANE, START) == 6
 
 
+def test_a_promotion_says_up_to_where_nothing_follows_and_the_next_may_begin_there(overflow: RedisOverflow) -> None:
+    near, far = held(1, 1_000), held(2, 60_000)
+    overflow.apply([Change(LANE, 1, [near, far])], NOW_MS)
+    seen = overflow.promote(LANE, START, at(2_000), 10, 1)
+    assert (seen.records, seen.cursor, seen.vacant) == ([near], at(2_000), Position(far.due_ms, far.offset - 1))
+    between = held(3, 30_000)
+    overflow.apply([Change(LANE, 2, [between])], NOW_MS)
+    seen = overflow.promote(LANE, at(20_000), at(25_000), 10, 2)
+    assert (seen.records, seen.vacant) == ([], Position(between.due_ms, between.offset - 1))
+    seen = overflow.promote(LANE, seen.vacant, at(40_000), 10, 2)
+    assert (seen.records, seen.vacant) == ([between], Position(far.due_ms, far.offset - 1))
+    assert promote_all(overflow, seen.vacant, at(HOUR_MS)) == [far]
+
+
 def test_what_is_struck_out_is_never_promoted_nor_found(overflow: RedisOverflow) -> None:
     records = [held(offset, offset * 100)._replace(trailer=[(ID, b"id%d" % offset)]) for offset in range(1, 1_001)]
     gone = records[::3]

@@ -120,7 +120,7 @@ def test_what_an_overflow_that_is_away_may_have_due_shows_as_overdue(bench: Benc
     bench.run(1_500)
     assert overdue_ms() == 0, "within the horizon nothing is unknown"
     bench.run(3_500)
-    assert 2_500 < overdue_ms() < 3_500
+    assert 500 < overdue_ms() < 1_500, "before that nothing was due, as was seen when it answered"
     bench.overflow.failing = well
     bench.run(1_000)
     assert (bench.values("mail"), overdue_ms()) == ([b"far"], 0)
@@ -207,7 +207,7 @@ def test_a_revoked_partition_is_committed_before_it_goes(bench: Bench) -> None:
 
 
 def test_a_revoked_partition_puts_nothing_more_into_redis(bench: Bench) -> None:
-    """Its next owner reads that again and puts it: a handover would wait for work that is done twice."""
+    """The next owner reads that again and puts it: a handover would wait for work that is done twice."""
     bench.send(b"far", 30_000)
     bench.wait_until(lambda: bench.lane.puts)
     former, bench.replica = bench.replica, bench.new_replica()

@@ -247,6 +247,38 @@ def test_a_lane_that_lost_something_meanwhile_takes_nothing_more_in(bench: Bench
     assert (lane.promotion.cursor, lane.promotion.promised, bench.in_wheel) == (before, None, [])
 
 
+def look_once(bench: Bench) -> None:
+    """Have its lane put something into the overflow, and a promotion see that nothing is due within a minute."""
+    for passed_ms in (0, 5_000, 5_000):
+        bench.step(NOW_MS + passed_ms)
+    assert bench.calls.count("promote") == 1
+    bench.calls.clear()
+
+
+def test_where_nothing_is_the_cursor_moves_on_without_a_question(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 60_000)))
+    look_once(bench)
+    for passed_ms in range(6_000, 52_000, 1_000):
+        bench.step(NOW_MS + passed_ms)
+    assert "promote" not in bench.calls
+    assert NOW_MS + 50_000 < lane.promotion.cursor.due_ms <= NOW_MS + 55_000
+    lane.changes.append(change(2, held(2, 57_000)))  # into what was seen to be empty
+    for passed_ms in range(52_000, 61_000, 1_000):
+        bench.step(NOW_MS + passed_ms)
+    assert bench.in_wheel == [2, 1]
+
+
+def test_what_was_seen_before_a_loss_is_not_relied_on(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 60_000)))
+    look_once(bench)
+    lane.note_loss(0, "a key has gone")
+    lane.loss = None  # rebuilt
+    bench.step(NOW_MS + 10_000)
+    assert "promote" in bench.calls
+
+
 def test_a_failed_promotion_promises_nothing(bench: Bench) -> None:
     [lane] = bench.lanes
     lane.changes.append(change(1, held(1, 2_000)))
