@@ -143,9 +143,9 @@ def earliest(headers: Sequence[Header], read: Read, bounds: Bounds, rest: Span |
             gathered.add(rows)
         opened.update((header.member, header.last) for header in page)
         if len(gathered.rows) > look_at:
-            cut = gathered.cut(kept_max)
+            cut = min(cut, gathered.cut(kept_max))  # without copies it may have room for all: what was cut off stays so
     if len(gathered.rows) > kept_max:
-        cut = gathered.cut(kept_max)
+        cut = min(cut, gathered.cut(kept_max))
     limit = min(limit, cut)
     return Span(gathered.in_order(), limit, {member: last for member, last in opened.items() if limit < last <= cut})
 
