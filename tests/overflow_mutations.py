@@ -7,6 +7,18 @@ from tests.mutations import Mutant
 REDIS: Final = "simulation/test_simulation_redis.py"
 
 MUTANTS: Final[dict[str, Mutant]] = {
+    "what was cut off is forgotten where copies follow": Mutant(
+        "overflow/read_ahead.py",
+        "cut = min(cut, gathered.cut(kept_max))  # without",
+        "cut = gathered.cut(kept_max)  # without",
+        suite="property/overflow/test_read_ahead.py",
+    ),
+    "what was written since a reading isn't there": Mutant(
+        "overflow/read_ahead.py",
+        "firsts = [*self.rows[:1], *self._added]",
+        "firsts = [*self.rows[:1]]",
+        suite="property/overflow/test_read_ahead.py",
+    ),
     "a promotion forgets the fine level": Mutant(
         "overflow/chunk_reader.py",
         "for level in LEVELS:\n            found, reach",

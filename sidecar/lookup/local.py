@@ -156,13 +156,15 @@ class Seldom:
         self._look = look
         self._clock_s = clock_s
         self._answer = -1
+        self._comes_ms = math.inf  # the answer, where it was still to come
         self._again_s = -math.inf
 
     def __call__(self, now_ms: int) -> int:
         """The next time, perhaps as it was a while ago."""
         began_s = self._clock_s()
-        if began_s >= self._again_s or 0 <= self._answer <= now_ms:
+        if began_s >= self._again_s or now_ms >= self._comes_ms:
             self._answer = self._look()
+            self._comes_ms = self._answer if self._answer > now_ms else math.inf
             ended_s = self._clock_s()
             self._again_s = ended_s + KEPT_TIMES * (ended_s - began_s)
         return self._answer

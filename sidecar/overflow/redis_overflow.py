@@ -37,7 +37,6 @@ READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_ON_MS: Final = 600_000  # beyond the slot, while there is little
 REREADS_MAX: Final = 5
-NUMBERS_PER_CALL: Final = 256  # lanes: a server answers so many within a millisecond or two
 
 Answer = TypeVar("Answer")
 Observe = Callable[[str, float], None]
@@ -76,12 +75,6 @@ class RedisOverflow:
 
     def last_applied_of(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
         """See `Overflow.last_applied_of`. One by one, of thousands of lanes, this would be most of a process' work."""
-        found: list[int | OverflowLoss] = []
-        for start in range(0, len(lanes), NUMBERS_PER_CALL):
-            found += self._numbers(lanes[start : start + NUMBERS_PER_CALL])
-        return found
-
-    def _numbers(self, lanes: Sequence[TopicPartition]) -> list[int | OverflowLoss]:
         keys = [LaneKeys(self.group, lane).fixed for lane in lanes]
         found: list[int | OverflowLoss] = []
         try:
@@ -109,6 +102,7 @@ class RedisOverflow:
             waiting = []
             for batch, hw in zip(batches, replies, strict=True):
                 waiting += self._unwritten(batch, hw, behind=any(left.lane == batch[0].lane for left in waiting))
+        self._shed()  # what was written lies in them, too, and nobody may promote for long
 
     def _unwritten(self, batch: Sequence[Change], hw: int, behind: bool) -> Sequence[Change]:
         """Changes still to be written of a batch that met this `hw`; `behind` one that is to be written again."""

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sidecar.engine.partition.partition import SourcePartition
+from sidecar.engine.partition.progress import NOWHERE
 from sidecar.model.ports import is_over
 from sidecar.overflow.interface import Overflow, OverflowLoss
 
 CHECK_MS: Final = 1_000
+LANES_PER_CALL: Final = 256  # a server answers so many within some milliseconds, and others wait no longer
 
 Asked = Sequence[tuple[SourcePartition, int]]  # and how many change blocks Redis has acknowledged
 
@@ -45,7 +47,10 @@ class LossCheck:
 
     def ask(self, asked: Asked) -> list[int | OverflowLoss]:
         """Number of the last change block that Redis has of each, or what is missing."""
-        return self._overflow.last_applied_of([lane.id for lane, _ in asked])
+        lanes, found = [lane.id for lane, _ in asked], list[int | OverflowLoss]()
+        for start in range(0, len(lanes), LANES_PER_CALL):
+            found += self._overflow.last_applied_of(lanes[start : start + LANES_PER_CALL])
+        return found
 
     def note(self, asked: Asked, answers: Sequence[int | OverflowLoss]) -> None:
         """Note the loss of each partition of which Redis has less than it acknowledged."""
@@ -57,6 +62,8 @@ class LossCheck:
                 lane.note_loss(answer.hw, str(answer))
             elif answer < acknowledged:
                 lane.note_loss(answer, f"{acknowledged} change blocks were acknowledged, {answer} are there")
+            elif answer > acknowledged:  # of ours, on its way when this was asked, or of a stranger: to be looked at
+                lane.promotion.vacant = NOWHERE
 
     def give_up(self) -> None:
         """Ask again as soon as may be: there was no answer."""

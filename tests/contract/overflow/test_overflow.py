@@ -9,7 +9,7 @@ from policies.headers import ID
 from sidecar.doctor.redis import inspect
 from sidecar.doctor.redis import state as state_of
 from sidecar.model.record import Position, Tombstone, TopicPartition
-from sidecar.overflow import chunk_reader, tidying
+from sidecar.overflow import chunk_reader, redis_overflow, tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
 from sidecar.overflow.rebuild_store import RedisRebuildStore
@@ -88,6 +88,20 @@ def test_a_promotion_says_up_to_where_nothing_follows_and_the_next_may_begin_the
     seen = overflow.promote(LANE, seen.vacant, at(40_000), 10, 2)
     assert (seen.records, seen.vacant) == ([between], Position(far.due_ms, far.offset - 1))
     assert promote_all(overflow, seen.vacant, at(HOUR_MS)) == [far]
+
+
+def test_what_is_written_near_is_kept_in_memory_of_few_partitions_though_none_is_promoted(
+    overflow: RedisOverflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_overflow, "READ_AHEAD_RECORDS_MAX", 50)
+    lanes = [TopicPartition("near", partition) for partition in range(20)]
+    for lane in lanes:
+        overflow.apply([Change(lane, 1, [held(1, 600_000)])], NOW_MS)
+        overflow.promote(lane, START, at(1_000), 10, 1)
+    for lane in lanes:
+        overflow.apply([Change(lane, 2, [held(offset, 60_000 + offset) for offset in range(2, 22)])], NOW_MS)
+    assert sum(map(len, overflow._read_aheads.values())) <= 2 * 50
+    assert len(promote_all(overflow, at(1_000), at(HOUR_MS), lane=lanes[0])) == 21
 
 
 def test_what_is_struck_out_is_never_promoted_nor_found(overflow: RedisOverflow) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from policies.headers import ID, OFFSET_MAX
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition
-from sidecar.overflow import redis_overflow, tidying
+from sidecar.overflow import tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import (
     COARSE,
@@ -221,12 +221,8 @@ def as_a_list(client: Any, key: str) -> None:
 
 @pytest.mark.parametrize("way", [*LOSE.values(), as_a_list])
 def test_of_many_partitions_that_are_asked_at_once_each_has_its_own_answer(
-    redis_server: RedisServer,
-    held_there: RedisOverflow,
-    way: Callable[[Any, str], object],
-    monkeypatch: pytest.MonkeyPatch,
+    redis_server: RedisServer, held_there: RedisOverflow, way: Callable[[Any, str], object]
 ) -> None:
-    monkeypatch.setattr(redis_overflow, "NUMBERS_PER_CALL", 2)
     *others, new = [TopicPartition("others", partition) for partition in range(4)]
     for lane in others:
         held_there.apply([Change(lane, 1, [held(99, HOUR_MS)])], NOW_MS)

@@ -120,3 +120,9 @@ def test_a_time_that_has_come_is_looked_up_again() -> None:
     answers = [5, 7]
     seldom = Seldom(lambda: answers.pop(0), iter([0.0, 1.0, 2.0, 3.0, 4.0]).__next__)
     assert [seldom(4), seldom(4), seldom(5)] == [5, 5, 7]
+
+
+def test_a_time_that_was_over_when_it_was_found_is_kept_as_long_as_any_other() -> None:
+    answers = [5, 7]
+    seldom = Seldom(lambda: answers.pop(0), iter([0.0, 1.0, 2.0, 3.0]).__next__)
+    assert [seldom(6), seldom(6), seldom(6)] == [5, 5, 5]

@@ -163,7 +163,7 @@ def test_a_change_reaches_all_who_listen(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_silence_is_told_and_the_stream_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(feeds, "LONGEST_S", 0.05)
+    monkeypatch.setattr(feeds, "LONGEST_S", 1.0)
 
     async def test(feed: Feed, _: MemoryLooks) -> None:
         listener = feed.enter([POLICIES])

@@ -11,6 +11,7 @@ from sidecar.engine.storage.loss_check import CHECK_MS
 from sidecar.engine.storage.overflow_worker import JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.model.record import Held, Position, Tombstone, TopicPartition
 from sidecar.overflow.interface import (
+    Change,
     NewerOverflowFormat,
     OverflowFull,
     OverflowLoss,
@@ -267,6 +268,17 @@ def test_where_nothing_is_the_cursor_moves_on_without_a_question(bench: Bench) -
     for passed_ms in range(52_000, 61_000, 1_000):
         bench.step(NOW_MS + passed_ms)
     assert bench.in_wheel == [2, 1]
+
+
+def test_where_a_stranger_has_written_it_is_looked_at_again(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 60_000)))
+    look_once(bench)
+    bench.overflow.apply([Change(lane.id, 2, [held(7, 30_000)])], NOW_MS)
+    bench.calls.clear()
+    for passed_ms in range(6_000, 12_000, 1_000):
+        bench.step(NOW_MS + passed_ms)
+    assert "promote" in bench.calls
 
 
 def test_what_was_seen_before_a_loss_is_not_relied_on(bench: Bench) -> None:
