@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id, just_before
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo, number_or_loss
-from sidecar.overflow.read_ahead import just_before
 
 END = Position(OFFSET_MAX, OFFSET_MAX)
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see

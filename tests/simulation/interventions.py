@@ -31,6 +31,7 @@ SOON_MS = 6_500  # the dead are out of the group, and their transactions are sti
 LONG_MS = 30_000  # whatever was open has timed out
 PARTITIONS_MAX = 3
 COMMITS_WATCHED = 60  # steps
+REBUILD_TRIES = 4
 STEPS_OF_REBUILD = 60
 COPIED_EACH = 12  # steps of these
 TRIES_MAX = 50  # of a recovery whose commits aren't known for now
@@ -264,7 +265,8 @@ def die_in_a_commit(world: World) -> None:
 
 def rebuild_in_a_commit(world: World) -> None:
     """As `die_in_a_commit`, and meanwhile Redis has lost everything and is rebuilt."""
-    if (replica := _committing_past_what_is_held(world)) is None:
+    tries = (_committing_past_what_is_held(world) for _ in range(REBUILD_TRIES))
+    if (replica := next(filter(None, tries), None)) is None:
         return
     replica.commits_stand = True
     world.overflow.wipe()
