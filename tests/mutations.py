@@ -405,7 +405,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "what comes into the overflow since it was seen to be empty is passed over": Mutant(
         "engine/partition/partition.py",
-        "        self.promotion.vacant = min(self.promotion.vacant, Position(due_ms, offset - 1))\n",
+        "        self.promotion.vacant = min(self.promotion.vacant, just_before(change.earliest))\n",
         "",
     ),
     "the cursor moves past a record that a promotion has seen": Mutant(

@@ -18,14 +18,14 @@ from typing import Any, Final, NamedTuple
 
 from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import ALL, Query
-from sidecar.model.record import Held, Position, TopicPartition
+from sidecar.model.record import Held, Position, TopicPartition, just_before
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.connection import Client, Link
 from sidecar.overflow.id_index import find
 from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.overflow.keys import DUE_MAX_MS, FINE, Header, LaneKeys
-from sidecar.overflow.read_ahead import just_before, page_of, pages
+from sidecar.overflow.read_ahead import page_of, pages
 from sidecar.overflow.signing import UNSIGNED, Signing
 
 REREADS_MAX: Final = 5

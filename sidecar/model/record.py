@@ -75,6 +75,11 @@ class Position(NamedTuple):
     offset: int
 
 
+def just_before(position: Position) -> Position:
+    """The last position ahead of this one."""
+    return Position(position.due_ms, position.offset - 1)
+
+
 class Tombstone(NamedTuple):
     """A copy in the overflow that must never be promoted: its record has left, or goes on elsewhere."""
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, Position, TopicPartition, held_id
+from sidecar.model.record import Held, Position, TopicPartition, held_id, just_before
 from sidecar.overflow.chunk_reader import LaneReader
 from sidecar.overflow.connection import Link
 from sidecar.overflow.keys import INDEX_SHARDS
-from sidecar.overflow.read_ahead import just_before, pages
+from sidecar.overflow.read_ahead import pages
 from sidecar.overflow.scripts import FIND, FORGET
 
 EVERYWHERE: Final = Position(-1, -1)

@@ -22,7 +22,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, Position
+from sidecar.model.record import Held, Position, just_before
 from sidecar.overflow.keys import Header
 
 BLOBS_PER_PAGE_MAX: Final = 64
@@ -243,11 +243,6 @@ class Gathered:
             return _END
         del rows[records_max:]
         return rows[-1].position
-
-
-def just_before(position: Position) -> Position:
-    """The last position ahead of this one."""
-    return Position(position.due_ms, position.offset - 1)
 
 
 def page_of(headers: Sequence[Header], start: int, stop: int) -> Sequence[Header]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id, just_before
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.chunk_writer import batched, by_position, chunks_of
@@ -27,7 +27,7 @@ from sidecar.overflow.interface import (
     raise_if_lost,
 )
 from sidecar.overflow.keys import DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys, offset_member, place_member
-from sidecar.overflow.read_ahead import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
+from sidecar.overflow.read_ahead import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, pages
 from sidecar.overflow.scripts import APPLY, NUMBER
 from sidecar.overflow.signing import UNSIGNED, Signing
 from sidecar.overflow.tidying import Leftovers, Presence, cascade, unlink

@@ -39,6 +39,7 @@ from sidecar.model.record import (
     Window,
     due_of,
     held_id,
+    just_before,
     place_of,
     settle_promoted,
 )
@@ -451,8 +452,7 @@ class SourcePartition:
     def applied(self, change: ChangeBlock) -> None:
         """The overflow has acknowledged a change block: its records are in its care, their offsets are done."""
         self.acknowledged = change.number
-        due_ms, offset = change.earliest
-        self.promotion.vacant = min(self.promotion.vacant, Position(due_ms, offset - 1))
+        self.promotion.vacant = min(self.promotion.vacant, just_before(change.earliest))
         base, done, skip = self.offsets.base, self.offsets.done, self.promotion.skip
         for offset in change.records:
             index = offset - base

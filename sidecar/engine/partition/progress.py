@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.model.record import Held, Position, Window
+from sidecar.model.record import Held, Position, Window, just_before
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below `low` may stay before they are cut off
 NOWHERE: Final = Position(-1, -1)
@@ -107,8 +107,7 @@ class PromotionWindows:
         """The watermark: everything in the overflow at or before this position is settled."""
         reached = self.windows[0].start if self.windows else self.cursor
         if self.struck:  # who has left ahead of it stays ahead of it until the ledger says so
-            due_ms, offset = min(map(self.skip.__getitem__, self.struck))
-            reached = min(reached, Position(due_ms, offset - 1))
+            reached = min(reached, just_before(min(map(self.skip.__getitem__, self.struck))))
         return reached
 
     @property

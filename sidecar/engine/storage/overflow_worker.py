@@ -23,7 +23,7 @@ from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.cursors import Cursors
 from sidecar.engine.storage.loss_check import LossCheck
 from sidecar.model.ports import is_over
-from sidecar.model.record import Held, Position
+from sidecar.model.record import Held, Position, just_before
 from sidecar.overflow.interface import (
     Change,
     Overflow,
@@ -278,9 +278,8 @@ class OverflowWorker:
 
     def _until(self, lane: SourcePartition, now_ms: int) -> Position:
         """How far a lane's cursor may move."""
-        earliest = lane.earliest_put()
         goal = Position(now_ms + self.horizon_ms, OFFSET_MAX)
-        return min(goal, Position(earliest.due_ms, earliest.offset - 1))
+        return min(goal, just_before(lane.earliest_put()))
 
     def _promote(self, lane: SourcePartition, room: int) -> int:
         """Move one lane's cursor; returns how many records may come of it."""
