@@ -91,10 +91,8 @@ def measure(bench: Bench, partitions: int, rate: int, seconds: int, guarantee: s
     sidecar = bench.sidecar(f"breadth-{name}", guarantee=guarantee)
     with sidecar, Reader(bench.kafka.bootstrap, target) as reader:
         sidecar.wait_ready()
-        ready_s = time.time() - sidecar.started_s
-        sleep_until(sidecar.started_s + ready_s + CALM_S)
-        load = (source, target, rate, seconds)
-        run = under_load(bench, sidecar, reader, load, ready_s) if rate else idle(sidecar, seconds, ready_s)
+        time.sleep(CALM_S)
+        run = under_load(bench, sidecar, reader, (source, target, rate, seconds)) if rate else idle(sidecar, seconds)
         sidecar.stop()
     bench.delete(source)
     return run
@@ -110,12 +108,12 @@ def has_logs(bench: Bench, topic: str, partitions: int) -> bool:
     return True
 
 
-def idle(sidecar: Sidecar, seconds: int, ready_s: float) -> Run:
+def idle(sidecar: Sidecar, seconds: int) -> Run:
     """Nothing is sent."""
-    return Run(ready_s, cpu_percent(sidecar, seconds), sidecar.memory_bytes(), None)
+    return Run(sidecar.ready_s, cpu_percent(sidecar, seconds), sidecar.memory_bytes(), None)
 
 
-def under_load(bench: Bench, sidecar: Sidecar, reader: Reader, load: tuple[str, str, int, int], ready_s: float) -> Run:
+def under_load(bench: Bench, sidecar: Sidecar, reader: Reader, load: tuple[str, str, int, int]) -> Run:
     """CPU while it is sent, lateness of all of it."""
     source, target, rate, seconds = load
     settings = (source, target, str(rate), str(seconds), str(DELAY_MIN_MS), str(DELAY_MAX_MS))
@@ -123,7 +121,7 @@ def under_load(bench: Bench, sidecar: Sidecar, reader: Reader, load: tuple[str, 
         percent = cpu_percent(sidecar, seconds)
         reader.wait_for(rate * seconds, sidecar, AFTER_S)
         arrivals = reader.read(rate * seconds)
-    return Run(ready_s, percent, sidecar.memory_bytes(), lateness(arrivals, FIRST_MS))
+    return Run(sidecar.ready_s, percent, sidecar.memory_bytes(), lateness(arrivals, FIRST_MS))
 
 
 def cpu_percent(sidecar: Sidecar, seconds: int) -> float:

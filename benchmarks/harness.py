@@ -226,6 +226,7 @@ class Sidecar(Child):
     def wait_ready(self) -> None:
         """Until its share of the group is recovered."""
         wait_until(lambda: self._answers("/readyz"), START_S, "the sidecar is ready")
+        self.ready_s = time.time() - self.started_s
 
     def _answers(self, path: str) -> bool:
         self.check()
