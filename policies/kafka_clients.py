@@ -364,9 +364,16 @@ class Consumer(confluent_kafka.Consumer):
 def batch(consumer: confluent_kafka.Consumer, most: int, wait_s: float) -> list[Message]:
     """Messages that are there, at most so many; waits for the first one alone. `consume` with a wait would wait for all
     of them, and the end of a partition has less.
+
+    Raises KafkaException only where nothing was taken: a client that reads on in its place does so behind that.
     """
     first = consumer.poll(wait_s)
-    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
+    if first is None:
+        return []
+    try:
+        return [first, *consumer.consume(most - 1, 0)]
+    except KafkaException:
+        return [first]  # what lasts is raised by the next call
 
 
 class AdminClient:

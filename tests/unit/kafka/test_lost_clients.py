@@ -1,10 +1,11 @@
 """Clients that have lost their brokers for good are found."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from policies.kafka_clients import AdminClient
+from policies.kafka_clients import AdminClient, ClientLost, batch
 from sidecar.kafka.lost_clients import CALM_LOOKS, LOOK_S, LOST_S, LostClients
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}
@@ -122,3 +123,12 @@ def test_who_is_closed_meanwhile_is_forgotten(monkeypatch: pytest.MonkeyPatch) -
     world.look(LOST_S)
     assert not client.is_lost
     assert not world.lost._since_s
+
+
+def test_what_came_just_before_a_client_was_lost_is_not_lost() -> None:
+    """Its successor reads on behind it."""
+    came = Mock()
+    consumer = Mock(poll=Mock(side_effect=[came, ClientLost]), consume=Mock(side_effect=ClientLost))
+    assert batch(consumer, 10, 1.0) == [came]
+    with pytest.raises(ClientLost):
+        batch(consumer, 10, 1.0)
