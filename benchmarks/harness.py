@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -200,8 +201,14 @@ class Sidecar(Child):
             return json.load(answer)
 
     def count(self, name: str) -> int:
-        """One count of /v1/stats, over all topics."""
-        return sum(int(counts[name]) for counts in self.get("/v1/stats")["topics"].values())
+        """One count of /v1/stats, over all topics; 0 while it has no engine yet."""
+        try:
+            topics = self.get("/v1/stats")["topics"]
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                raise
+            return 0
+        return sum(int(counts[name]) for counts in topics.values())
 
     def metric(self, name: str) -> float:
         """One sample without labels of /metrics."""
