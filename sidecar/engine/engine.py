@@ -100,6 +100,11 @@ class Rhythm:
         due_ms = self._settled_ms + (self._interval_ms if is_ahead else self._interval_ms // 2)
         return max(min(due_ms - self._now_ms, most_ms), 0)
 
+    @property
+    def hides_until_step(self) -> bool:
+        """A step is to come, and nobody sees sooner what is emitted until then."""
+        return self._settlement.shows_at_step and (self._has_news or self._settlement.is_under_way)
+
     def hasten(self, done: int, most_s: float = PUSH_S) -> bool:
         """After a turn in which so much was done, for at most so long. True: some time was used."""
         quiet = done < QUIET
@@ -503,7 +508,8 @@ class Engine:
                     self._rhythm.hasten(done)
                 else:
                     rest_s = max(self.rest_ms(now_ms, done), TURN_MS) / 1_000
-                    self._rest(done, (began_s + TURN_MS / 1_000, began_s + rest_s), time, pace)
+                    soonest_s = rest_s if self._rhythm.hides_until_step else TURN_MS / 1_000
+                    self._rest(done, (began_s + soonest_s, began_s + rest_s), time, pace)
             self._parts.assignment.leave()
             self.stats = self._parts.publisher.publish(time.now_ms())  # that it stops is told before the group knows
             self._parts.intake.close()
@@ -518,12 +524,13 @@ class Engine:
 
     def rest_ms(self, now_ms: int, done: int) -> int:
         """How long from a turn at this time on, in which so much was done, the next one has nothing to do unless
-        something comes: a record, an event of the group, a command.
+        something comes: a record, an event of the group, a command. Until a step that nobody can see past, what falls
+        due and comes waits for its turn: of a few records, one costs nearly as much as all.
         """
         most_ms = AWAIT_MS if not self._knows_time or self._is_awaiting() else PUBLISH_INTERVAL_MS
         publish_ms = self._published_ms + PUBLISH_INTERVAL_MS - now_ms
         rest_ms = self._rhythm.rest_ms(done, max(min(publish_ms, most_ms), 0))
-        return self._agenda.due_within(now_ms, rest_ms)
+        return rest_ms if self._rhythm.hides_until_step else self._agenda.due_within(now_ms, rest_ms)
 
     def _is_awaiting(self) -> bool:
         """Other threads are to answer, whose answers wake nobody; or records wait until there is room for them."""

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sidecar.engine.commit.block_builder import (
     PendingBlock,
@@ -198,6 +198,8 @@ class AtLeastOnce:
 
     `outputs`: the producer, one that sends every record in a batch of its own, and one of small batches.
     """
+
+    shows_at_step: ClassVar = False  # brokers show each record at once
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sidecar.engine.commit.block_builder import (
     build_block,
@@ -223,6 +223,8 @@ class TransactionSizeLimit:
 
 class ExactlyOnce:
     """Owned by the engine's thread; `end_transaction` and the making of producers run on the committer's."""
+
+    shows_at_step: ClassVar = True  # to readers of what is committed
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ headers; what is goes into a bounded queue without its payload, and is dropped a
 
 from collections.abc import Iterable, Sequence
 from queue import Full, Queue
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from sidecar.engine.commit.interval import CommitInterval, EmissionApart
 from sidecar.engine.partition.partition import SourcePartition
@@ -66,6 +66,7 @@ def is_sampled(headers: Headers) -> bool:
 class Settlement(Protocol):
     """The strategy that makes emissions facts. The engine emits into `open` and calls `step` once a settle interval."""
 
+    shows_at_step: ClassVar[bool]  # nobody sees what was emitted before a step has made it a fact
     ready: bool  # lanes may be taken on
     must_start_over: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
     problem: str

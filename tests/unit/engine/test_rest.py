@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
 
+from sidecar.engine.commit.transaction import Transaction
 from sidecar.engine.engine import AWAIT_MS, CLIENT_MIN_S, LOOK_S, PUBLISH_INTERVAL_MS, TURN_MS
 from tests.simulation.fake_time import FakeTime
 from tests.unit.engine_bench import Bench
@@ -104,6 +105,40 @@ def test_records_that_come_one_by_one_share_turns() -> None:
     turns = run(bench, 300, {at_ms: lambda: bench.send(b"value", 60_000) for at_ms in range(300)})
     assert min(gaps(turns)) >= TURN_MS
     assert len(turns) >= 80, "and none waits for others"
+
+
+def busy_turns(bench: Bench, count: int = 300) -> list[int]:
+    """Turns while each millisecond one record comes, and one falls due."""
+    return run(bench, count, {at_ms: lambda: bench.send(b"value", 20) for at_ms in range(count)})
+
+
+def test_what_is_seen_at_the_end_of_an_interval_only_is_worked_on_twice_an_interval() -> None:
+    bench = bench_of(True)
+    interval_ms = bench.shape.settle_interval_ms
+    turns = sorted(set(busy_turns(bench)))  # one that was given all it can take is followed by another at once
+    assert len(turns) <= 2 * 300 // interval_ms + 4
+    assert max(gaps(turns)) <= interval_ms
+
+
+def test_what_is_seen_at_once_is_emitted_at_once() -> None:
+    assert max(gaps(busy_turns(bench_of(False)))) <= TURN_MS + 1
+
+
+def test_what_is_due_by_the_end_of_an_interval_is_in_the_transaction_that_ends_it() -> None:
+    """However few turns there are: what falls due by the step that seals is emitted in the turn of it."""
+    bench = bench_of(True)
+    sealed: list[tuple[int, set[int]]] = []
+    fill = bench.replica.settlement._filling.fill
+
+    def noted(transaction: Transaction, lanes: Any, now_ms: int) -> None:
+        left = {lane.wheel.next_due_ms() for lane in bench.replica.lanes}
+        sealed.append((now_ms, {due_ms for due_ms in left if due_ms >= 0}))
+        fill(transaction, lanes, now_ms)
+
+    bench.replica.settlement._filling.fill = noted  # type: ignore[method-assign]
+    busy_turns(bench)
+    assert len(sealed) >= 300 // bench.shape.settle_interval_ms
+    assert all(now_ms < min(left, default=now_ms + 1) for now_ms, left in sealed)
 
 
 @GUARANTEES
