@@ -1,7 +1,8 @@
 """Follows the ledger topic and gives its blocks to `Receipts`: a thread and a consumer of its own.
 
     no partitions known, or lost  -> ask for the ledger's partitions, begin where it was a while ago
-    following                     -> a block at a time, the receipts free of trouble once the end as it was was reached
+    following                     -> a block at a time, the receipts free of trouble once the end as it was was reached;
+                                     from then on in looks a while apart, while nobody waits
 
 It joins no group and commits nothing. Brokers that go away come back by themselves: the client tries again, and until
 then the receipts say what is wrong. What a process of a newer version writes can't be read by an older one: then the
@@ -22,6 +23,7 @@ from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts
 
 POLL_S: Final = 0.1
+REST_S: Final = 0.1  # between two looks while nobody waits for a receipt: each transaction has its blocks
 BATCH: Final = 500
 ASK_S: Final = 5.0
 AGAIN_S: Final = 0.5
@@ -35,6 +37,8 @@ _SETTINGS: Final = {
     "auto.offset.reset": "earliest",  # retention took what was next: go on with what is there
     "allow.auto.create.topics": "false",
     "queued.max.messages.kbytes": "8192",
+    "queued.min.messages": "1",  # nothing is fetched while what came isn't taken
+    "fetch.queue.backoff.ms": "50",
     "fetch.wait.max.ms": "100",
     "fetch.error.backoff.ms": "100",
     "reconnect.backoff.max.ms": "1000",
@@ -86,7 +90,8 @@ class LedgerReader:
                 try:
                     if not self._has_begun:
                         self._begin(consumer)
-                    self.step(consumer)
+                    if self.step(consumer) and not self._ends:
+                        self._receipts.rest(REST_S)
                 except ClientLost:
                     consumer = consumer.successor()
         except NewerLedgerFormatError as error:

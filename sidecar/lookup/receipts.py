@@ -75,6 +75,7 @@ class Receipts:
         self._cuts: dict[TopicPartition, Cuts] = {}  # of those whose log was cut back, as their last block says
         self._waiting: dict[TopicPartition, dict[int, list[Future[Settlement]]]] = {}
         self._waiting_count = 0
+        self._awaited = threading.Event()  # somebody waits, or nobody may any more
         self._trouble = "the ledger was not read yet"
         self._ended = False
 
@@ -187,10 +188,18 @@ class Receipts:
         """Why the ledger can't be read for now; empty: it can."""
         self._trouble = trouble
 
+    def rest(self, seconds: float) -> None:
+        """Let so much time pass, but none while somebody waits for a receipt."""
+        with self._lock:
+            if not self._waiting_count and not self._ended:
+                self._awaited.clear()
+        self._awaited.wait(seconds)
+
     def end(self) -> None:
         """Nothing will be read any more: whoever waits hears of it now. Twice is harmless."""
         with self._lock:
             self._ended = True
+            self._awaited.set()
             self._trouble = self._trouble or "the process is ending"
             left = [future for lane in self._waiting.values() for futures in lane.values() for future in futures]
             self._waiting.clear()
@@ -213,6 +222,7 @@ class Receipts:
             future: Future[Settlement] = Future()
             self._waiting.setdefault(lane, {}).setdefault(offset, []).append(future)
             self._waiting_count += 1
+            self._awaited.set()
             return future
 
     def _forget(self, place: Place, future: "Future[Settlement]") -> None:

@@ -1,6 +1,7 @@
 """Receipts: whoever asks gets the outcome, before or after it; memory is bounded; who goes away harms nobody."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -252,3 +253,25 @@ def test_a_record_that_seems_to_be_moved_by_an_earlier_one_ends_the_search(recei
     receipts.add(LedgerPlace(0, 1), block({}, settled=moved((3, 7), (7, 3), (8, 8))))
     for offset in (3, 7, 8):
         assert outcome_of(receipts.search(place(offset))) is Outcome.MOVED
+
+
+def test_a_reader_rests_while_nobody_waits_and_goes_on_when_somebody_does(
+    receipts: Receipts, runner: asyncio.Runner
+) -> None:
+    async def ask() -> Settlement | None:
+        resting = asyncio.create_task(asyncio.to_thread(receipts.rest, SOON_S))
+        waiting = asyncio.create_task(receipts.outcome(place(8), SOON_S))
+        await asyncio.wait_for(resting, SOON_S / 2)
+        await asyncio.to_thread(receipts.rest, SOON_S)  # somebody still waits
+        receipts.add(LedgerPlace(0, 1), block(emitted(8)))
+        return await waiting
+
+    assert outcome_of(runner.run(ask())) is Outcome.EMITTED
+    began_s = time.monotonic()
+    receipts.rest(0.05)
+    assert time.monotonic() - began_s >= 0.04, "nobody waits any more"
+
+
+def test_the_end_is_not_rested_through(receipts: Receipts) -> None:
+    receipts.end()
+    receipts.rest(3_600)
