@@ -16,7 +16,7 @@ from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, SourcePartition
 from sidecar.engine.partition.progress import NOWHERE, LedgerMark
 from sidecar.engine.partition.quota import Left
-from sidecar.ledger.block import PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
+from sidecar.ledger.block import NO_ENTRIES, PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import Time
@@ -282,17 +282,19 @@ def _sources(batch: list[Held]) -> dict[int, int]:
 
 def entry_columns(puts: list[Held]) -> Entries:
     """The columns of a block's overflow entries: enough to redo each decision without deciding again."""
+    if not puts:  # as nearly always where many partitions have a record or two each
+        return NO_ENTRIES
     columns = dict(zip(_FIELDS, zip(*puts, strict=True), strict=False))
     return Entries(
-        offsets=columns.get("offset", ()),
-        dues_ms=columns.get("due_ms", ()),
-        policies=columns.get("policy", ()),
-        targets=columns.get("target", ()),
-        target_partitions=columns.get("target_partition", ()),
-        attempts=columns.get("attempt", ()),
-        first_failures_ms=columns.get("first_failure_ms", ()),
-        expires_ms=columns.get("expires_ms", ()),
-        dead_letters=columns.get("dead_letter", ()),
+        offsets=columns["offset"],
+        dues_ms=columns["due_ms"],
+        policies=columns["policy"],
+        targets=columns["target"],
+        target_partitions=columns["target_partition"],
+        attempts=columns["attempt"],
+        first_failures_ms=columns["first_failure_ms"],
+        expires_ms=columns["expires_ms"],
+        dead_letters=columns["dead_letter"],
         ids=_ids(puts),
         sources=_sources(puts),
     )
