@@ -363,17 +363,12 @@ class Consumer(confluent_kafka.Consumer):
 
 def batch(consumer: confluent_kafka.Consumer, most: int, wait_s: float) -> list[Message]:
     """Messages that are there, at most so many; waits for the first one alone. `consume` with a wait would wait for all
-    of them, and the end of a partition has less.
-
-    Raises KafkaException only where nothing was taken: a client that reads on in its place does so behind that.
+    of them, and the end of a partition has less. Raises KafkaException only where nothing was taken.
     """
-    first = consumer.poll(wait_s)
-    if first is None:
-        return []
-    try:
-        return [first, *consumer.consume(most - 1, 0)]
-    except KafkaException:
-        return [first]  # what lasts is raised by the next call
+    taken: list[Message] = [] if (first := consumer.poll(wait_s)) is None else [first]
+    with suppress(KafkaException):  # what lasts is raised by the next call; another client would read on behind these
+        taken += consumer.consume(most - 1, 0) if taken else []
+    return taken
 
 
 class AdminClient:

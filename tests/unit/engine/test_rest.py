@@ -128,14 +128,15 @@ def test_what_is_due_by_the_end_of_an_interval_is_in_the_transaction_that_ends_i
     """However few turns there are: what falls due by the step that seals is emitted in the turn of it."""
     bench = bench_of(True)
     sealed: list[tuple[int, set[int]]] = []
-    fill = bench.replica.settlement._filling.fill
+    settlement: Any = bench.replica.settlement
+    fill = settlement._filling.fill
 
     def noted(transaction: Transaction, lanes: Any, now_ms: int) -> None:
         left = {lane.wheel.next_due_ms() for lane in bench.replica.lanes}
         sealed.append((now_ms, {due_ms for due_ms in left if due_ms >= 0}))
         fill(transaction, lanes, now_ms)
 
-    bench.replica.settlement._filling.fill = noted  # type: ignore[method-assign]
+    settlement._filling.fill = noted
     busy_turns(bench)
     assert len(sealed) >= 300 // bench.shape.settle_interval_ms
     assert all(now_ms < min(left, default=now_ms + 1) for now_ms, left in sealed)

@@ -126,7 +126,7 @@ def test_who_is_closed_meanwhile_is_forgotten(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_came_just_before_a_client_was_lost_is_not_lost() -> None:
-    """Its successor reads on behind it."""
+    """The client in its place reads on behind that."""
     came = Mock()
     consumer = Mock(poll=Mock(side_effect=[came, ClientLost]), consume=Mock(side_effect=ClientLost))
     assert batch(consumer, 10, 1.0) == [came]
